@@ -84,13 +84,6 @@ class FakeModel:
             raise RuntimeError(f"sequence {id} is open already")
         self._states[id] = self._empty()
 
-    def fork(self, id: SequenceId, into: Sequence[SequenceId]) -> None:
-        state = self._begin("fork", id)
-        if state.start is not None or len(set(into)) < len(into) or not self._states.keys().isdisjoint(into):
-            raise RuntimeError(f"sequence {id} decodes, or one of {into} is open already")
-        for other in into:
-            self._states[other] = state.copied()
-
     def restore(self, id: SequenceId, position: int, blocks: Sequence[GroupPayloads], snapshot: GroupPayloads) -> None:
         self._check_thread()
         before, state = self._state(id), self._empty()

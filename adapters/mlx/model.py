@@ -13,7 +13,7 @@ import mlx.core as mx
 
 from adapters.mlx.batch import Row
 from adapters.mlx.caches.leaves import Caches, detach_from_chunk, live_arrays, new_caches
-from adapters.mlx.caches.rows import cut_row, first_position, fork, make_room_ahead
+from adapters.mlx.caches.rows import cut_row, first_position, make_room_ahead
 from adapters.mlx.decoder import Decoder, groups_of, leave_groups
 from adapters.mlx.memory import PeakMeter, begin_peak, peak_bytes
 from adapters.mlx.pooling import pool_rows
@@ -113,19 +113,6 @@ class MlxModel:
         except Exception as error:
             raise ComputeFailed(f"cannot restore the state at position {position}: {error}") from error
         row.caches, row.position = caches, position
-
-    def fork(self, id: SequenceId, into: Sequence[SequenceId]) -> None:
-        row = self._row_of_prompt(id)
-        if len(set(into)) < len(into) or not self._rows.keys().isdisjoint(into):
-            raise RuntimeError(f"one of {into} is open already")
-        try:
-            forks = [row.of_prompt(other, fork(row.caches)) for other in into]
-            for forked in forks:
-                forked.position, forked.last_logits = row.position, row.last_logits
-        except Exception as error:
-            self.close([id])
-            raise ComputeFailed(f"forking a sequence failed: {error}") from error
-        self._rows.update((forked.id, forked) for forked in forks)
 
     def place(self, id: SequenceId, media: Sequence[MediaSpan]) -> None:
         row = self._row_of_prompt(id)

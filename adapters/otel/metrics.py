@@ -156,7 +156,7 @@ def _ended(event: on.RequestEnded, view: View) -> Iterator[Point]:
         of_drafter = {**model, names.CAIRN_DRAFTER: drafter}
         yield Point(catalogue.PROPOSED_TOKENS, num_proposed, of_drafter)
         yield Point(catalogue.ACCEPTED_TOKENS, usage.accepted.get(drafter, 0), of_drafter)
-    if not one.queued.choice:  # a further choice takes over the reused tokens of the first one
+    if not one.queued.choice:  # a further choice resumes from the prompt of the first one
         for tier in TIER_NAMES:
             yield Point(catalogue.PROMPT_TOKENS, usage.reused.get(tier, 0), _origin(one, tier))
 

@@ -144,14 +144,6 @@ class Generating(Protocol):
         """Opens a sequence with an empty state at position 0. The id must not be open."""
         ...
 
-    def fork(self, id: SequenceId, into: Sequence[SequenceId]) -> None:
-        """Opens each of `into` with the state of `id`, which must not decode yet, at its present position.
-
-        Memory is shared until one of them computes, which copies its whole state; none changes another. So each fork
-        has to be charged like a sequence at this position. After a failure none of `into` is open.
-        """
-        ...
-
     def prefill(
         self,
         id: SequenceId,
@@ -213,7 +205,7 @@ class Seeing(Protocol):
 
     def place(self, id: SequenceId, media: Sequence[MediaSpan]) -> None:
         """Places all images of its prompt in an open, empty sequence. Positions in the sequence derive from them, so
-        they stay through `restore`, `take_over` and `fork`, whether or not their tokens are restored."""
+        they stay through `restore` and `take_over`, whether or not their tokens are restored."""
         ...
 
     def look(self, image: PreparedImage) -> ImageFeatures:

@@ -292,7 +292,7 @@ class Engine(Protocol):
     def status(self) -> EngineStatus: ...
 
     def submit(self, submission: Submission) -> None:
-        """Queues all choices of a request; its prompt is looked up, restored and computed once. Raises
+        """Queues all choices of a request; where prompts are reused its prompt is computed once. Raises
         ServerUnavailable when the engine has ended."""
         ...
 

@@ -6,7 +6,6 @@
     WEIGHTS     a model that is loaded; hot prefixes and live states are evicted for it
     FETCHES     a prefix that is fetched for an admitted sequence, which cannot start without it
     AHEAD       the same for a queued sequence, within a share, and recalled while admission pauses
-    SEQUENCES   a forked choice; from the next step on its state is counted by its position
     LIVE        the copy of a state that is left for the next turn; from the next step on it counts as a live state
 
 Room is the memory below the hard mark, by the ledger of all purposes (`domain/memory/ledger`). The guard opens it
@@ -27,11 +26,9 @@ class Purpose(Enum):
     WEIGHTS = "weights"
     FETCHES = "fetches"
     AHEAD = "ahead"
-    SEQUENCES = "sequences"
     LIVE = "live"
 
 
-_STEP_ONLY = (Purpose.SEQUENCES, Purpose.LIVE)
 _FETCHED = (Purpose.FETCHES, Purpose.AHEAD)
 
 
@@ -127,7 +124,7 @@ class MemoryLeases:
             self.room_bytes -= num_bytes
         if purpose in _FETCHED and self._host_bytes is not None:
             self._host_bytes -= num_bytes
-        if purpose not in _STEP_ONLY:
+        if purpose is not Purpose.LIVE:
             self._leases[id(lease)] = lease
         return lease
 
@@ -151,7 +148,7 @@ class MemoryLeases:
     def _room(self, purpose: Purpose, num_bytes: int) -> int | None:
         if purpose is Purpose.WEIGHTS:
             return self._make_room(num_bytes)
-        if purpose in _STEP_ONLY:
+        if purpose is Purpose.LIVE:
             return None if self.room_bytes is None else self.room_bytes - self._promised_bytes
         return min((room for room in (self.room_bytes, self._host_bytes) if room is not None), default=None)
 

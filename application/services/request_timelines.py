@@ -124,8 +124,8 @@ class RequestTimeline:
         return (ended_ns - self.first_token_ns) / 1e9 / (num_tokens - 1)
 
     def is_first_lookup(self, event: PrefixMatched) -> bool:
-        """True if `event` counts as the lookup of the request: not the lookup of a further choice, which takes over the
-        state of the first one, and not a repeated lookup after a preemption."""
+        """True if `event` counts as the lookup of the request: not the lookup of a further choice, which resumes from
+        the prompt of the first one, and not a repeated lookup after a preemption."""
         return self.matched is event and not self.queued.choice
 
     def tokens_for(self, viewer: Owner) -> Explanation | None:

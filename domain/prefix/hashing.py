@@ -116,14 +116,6 @@ class BlockChain:
         self._output_ids += token_ids
         return self._hash_full_blocks()
 
-    def fork(self) -> "BlockChain":
-        """Returns a copy of the stream that can continue with other tokens."""
-        twin = BlockChain(self.namespace, self.block_size)
-        twin.prompt, twin.media = self.prompt, self.media
-        twin.hashes, twin._output_ids = list(self.hashes), list(self._output_ids)
-        twin._keys = self._keys
-        return twin
-
     def _hash_full_blocks(self) -> list[BlockHash]:
         size, first = self.block_size, len(self.hashes)
         end = self.num_tokens // size * size

@@ -108,11 +108,6 @@ class MeteredModel:
         self._meter.bill("open", [id])
         self.inner.open(id)
 
-    def fork(self, id: SequenceId, into: Sequence[SequenceId]) -> None:
-        self._meter.bill("fork", [id], growth=len(into) * self._state_bytes(id))
-        self.inner.fork(id, into)
-        self._chunks |= dict.fromkeys(into, self._chunks.get(id, 0))
-
     def restore(self, id: SequenceId, position: int, blocks: Sequence[GroupPayloads], snapshot: GroupPayloads) -> None:
         self._meter.bill("restore", [id], growth=self.shape.state_bytes(position))
         self.inner.restore(id, position, blocks, snapshot)

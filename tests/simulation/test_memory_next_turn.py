@@ -114,19 +114,19 @@ def test_two_conversations_of_which_only_one_fits_at_a_time_both_end(layout: str
 
 
 @pytest.mark.parametrize("room", [2.05, 2.2, 2.6])
-def test_a_row_is_copied_and_a_choice_is_forked_in_the_same_step(room: float) -> None:
+def test_a_row_is_copied_while_a_prompt_with_two_choices_is_computed(room: float) -> None:
     """One ends beside another, whose batch holds its row until it decodes again, just as a prompt comes to its end."""
     server = server_of("attention", room=room, hot_share=0.0)
     ends = replace(submission(0, range(200)), max_new_tokens=7)
     stays = replace(submission(1, range(5_000, 5_020)), max_new_tokens=40)
-    forks = replace(submission(2, range(1_000, 1_200)), max_new_tokens=2, num_choices=2)
-    server.asked += [ends, stays, forks]
+    choices = replace(submission(2, range(1_000, 1_200)), max_new_tokens=2, num_choices=2)
+    server.asked += [ends, stays, choices]
     for one in (ends, stays):
         server.loop.add(one)
     for _ in range(6):
         server.lane.run()
         server.step()
-    server.loop.add(forks)
+    server.loop.add(choices)
     for _ in range(200):
         server.lane.run()
         server.step()

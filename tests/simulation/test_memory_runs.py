@@ -1,6 +1,6 @@
 """Real services on a backend whose memory ends: the hard mark is never crossed, whatever is asked, and all end.
 
-Every way on which a sequence comes to hold memory is walked (admitted, forked, restored, fetched ahead, loaded, and
+Every way on which a sequence comes to hold memory is walked (admitted, restored, fetched ahead, loaded, and
 warmed, which is asking for no token), and a run fails when something is computed for whom the guard has not seen.
 """
 
@@ -226,7 +226,7 @@ def play_all(seeds: range, *, sees: bool = False) -> tuple[Counter[str], set[str
 def test_the_hard_mark_is_never_crossed(part: int) -> None:
     calls, actions, outcomes = play_all(range(part, drawn(40), 2))
     # Every way was walked, memory was short, and nobody failed over it.
-    assert {"load", "open", "fork", "restore", "prefill", "start_decode", "decode", "capture_blocks"} <= calls.keys()
+    assert {"load", "open", "restore", "prefill", "start_decode", "decode", "capture_blocks"} <= calls.keys()
     assert {"leave", "take_over"} <= calls.keys()
     assert {"shrink_hot", "drop_live", "clear_cache"} <= actions
     assert outcomes.keys() == {"ended"}

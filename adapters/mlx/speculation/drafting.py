@@ -1,7 +1,7 @@
 """A network with a drafter of its own, which behaves as the network alone does.
 
 Its caches are the trunk's followed by the drafter's, and each pass feeds both: prefill, decoding and verification
-alike. So the drafter's state always stands at the sequence's own position, and is captured, stored, restored, forked,
+alike. So the drafter's state always stands at the sequence's own position, and is captured, stored, restored,
 joined and trimmed like every other leaf. Only `propose` runs the drafter ahead, and undoes that before it returns.
 """
 

@@ -5,7 +5,6 @@ a StateCapture keeps what the sequence computes.
 """
 
 from collections.abc import Callable, Sequence
-from copy import copy
 
 from application.events import FaultObserved, PrefixMatched, StateCaptured, StateRestored
 from application.ports.state_access import StateAccess, StateMisfit
@@ -14,7 +13,6 @@ from application.services.prefix.explainer import explained, match_with_live
 from application.services.prefix.fetch import PrefixFetch
 from application.services.prefix.lookup import Lookup
 from domain.errors import ComputeFailed, IllegalTransition
-from domain.ids import RequestId, SequenceId
 from domain.prefix.explanation import Explanation, StopReason
 from domain.prefix.hashing import BlockChain
 from domain.prefix.index import PERSISTED
@@ -91,18 +89,6 @@ class CachedSequence(Lookup):
             self._capture.expect(position)
         self.end_lookup()
         return start
-
-    def fork(self, id: SequenceId, request_id: RequestId) -> "CachedSequence":
-        twin = copy(self)
-        twin.id, twin.request_id, twin._expected, twin._restores = id, request_id, set(), True
-        capture = twin._capture = self._computing().fork(request_id)
-        num_prompt, num_reused = self.explanation.num_prompt, capture.position
-        reason = StopReason.LAST_TOKEN if 0 < num_reused == num_prompt - 1 else StopReason.NEVER_SEEN
-        hot = self._tiers.hot.name
-        twin._report(Explanation(num_prompt, reason, {hot: num_reused}, num_known=num_reused))
-        self._tiers.open.add(id)
-        self._tiers.running[id] = twin
-        return twin
 
     def prefilled(self, model: StateAccess, position: int) -> None:
         self._capture_with(lambda capture: capture.after_prefill(model, self.id, position))

@@ -18,7 +18,6 @@ Compute thread only.
 """
 
 from collections.abc import Mapping, Sequence
-from copy import copy
 
 from application.ports.state_access import StateAccess
 from application.services.prefix.indexes import Epoch
@@ -89,13 +88,6 @@ class StateCapture:
         self._last = rules.last_kept(chain.media)
         self._due = {at for at in plan_snapshots(chain.num_prompt, start, forks, rules) if at <= self._last}
         self._mine = {start}
-
-    def fork(self, id: RequestId) -> "StateCapture":
-        """The capture of a sequence that continues from the same position with other tokens."""
-        twin = copy(self)
-        twin.chain, twin._request_id = self.chain.fork(), id
-        twin._snapshots, twin._due, twin._mine = dict(self._snapshots), set(self._due), set(self._mine)
-        return twin
 
     @property
     def stops(self) -> tuple[int, ...]:

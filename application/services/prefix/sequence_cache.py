@@ -1,17 +1,15 @@
 """The engine's view of the prefix cache: one SequenceCache for each sequence, from submission to its end.
 
     begin ──► look ──► prepare ──► poll, until ready ──► restore ──► prefilled, decoded, ... ──► end | abandon
-    (hashing) (in the queue)       (fetching)                             │              └► suspend, abandon
-                                                                          └► fork, for a further choice
+    (hashing) (in the queue)       (fetching)                                            └► suspend, abandon
 
 Compute thread only.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from application.ports.state_access import StateAccess
-from domain.ids import BlockHash, RequestId, SequenceId
+from domain.ids import BlockHash, SequenceId
 from domain.prefix.explanation import Explanation
 from domain.scheduling.step_values import TakeOver
 
@@ -22,7 +20,6 @@ class SequenceCache:
 
     def __init__(self, explanation: Explanation) -> None:
         self.explanation = explanation
-        self._position = 0
 
     @property
     def stops(self) -> tuple[int, ...]:
@@ -72,17 +69,8 @@ class SequenceCache:
         """Restores the (open, empty) sequence at the furthest available position; returns the position."""
         return 0
 
-    def fork(self, id: SequenceId, request_id: RequestId) -> "SequenceCache":
-        """The cache of a sequence whose state was copied from this one's at its present position (restored, not
-        decoded yet). Nothing is looked up again, and what it computes is captured separately."""
-        reused = {"hot": self._position} if self._position else {}
-        twin = SequenceCache(replace(self.explanation, reused=reused))
-        twin._position = self._position
-        return twin
-
     def prefilled(self, model: StateAccess, position: int) -> None:
         """Notes that a chunk up to `position` has been computed."""
-        self._position = position
 
     def paced(self, num_tokens: int, duration_ns: int) -> None:
         """Notes how long computing a chunk took."""

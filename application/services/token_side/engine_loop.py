@@ -6,7 +6,7 @@
     decode      one forward pass a model, with drafts where they pay; sequences that are preempted decode once more, and
                 then release their state
     deliver     the tokens leave before any prompt's chunk begins
-    prefill     one turn of chunks; before a prompt's last chunk its further choices are forked from its state
+    prefill     one turn of chunks
     look ahead  fetch prefixes for the head of the queue
 
 A failure ends the sequence in which it happened with an error; the others continue. DeviceFailed is not contained: it
@@ -22,7 +22,6 @@ from application.ports.compute import DecodeResult, LoadedModel
 from application.ports.engine import Ended, EngineError, Submission
 from application.ports.token_constraint import ConstraintCompiler
 from application.services.faults import described
-from application.services.memory_leases import Lease, Purpose
 from application.services.prefix.cache import PrefixCache
 from application.services.token_side.constraints import constraint_of
 from application.services.token_side.event_batcher import ActivityTracker, EventBatcher
@@ -133,20 +132,10 @@ class EngineLoop:
     # ---- calls between two steps ----------------------------------------------------------------------------------
 
     def add(self, submission: Submission) -> None:
-        """Queues every open choice of a request. The first choice leads the others if they can be forked from its
-        state and none of them has been computed before."""
-        runs = [run for choice in submission.open_choices if (run := self._new_run(submission, choice)) is not None]
-        if not runs:
-            return
-        leader, others = runs[0], runs[1:]
-        self._queue_up(leader)
-        are_new = all(run.phase is Phase.QUEUED for run in others) and not leader.sequence.output_ids
-        leads = others and are_new and leader.id in self._runs and self._guarded(leader, leader.can_fork)
-        for run in others:
-            if leads:
-                run.leader = leader
-            else:
-                self._queue_up(run)
+        """Queues every open choice of a request. They follow one another as requests with the same prompt do."""
+        for choice in submission.open_choices:
+            if (run := self._new_run(submission, choice)) is not None:
+                self._guarded(run, partial(run.queue_up, self.prefix_cache))
 
     def cancel(
         self,
@@ -222,7 +211,7 @@ class EngineLoop:
         self.images.note_clears(self.prefix_cache.num_cleared)
         for run in self._in_phase(*WAITING):
             self._guarded(run, run.cache.look)
-        found = [(run, self._guarded(run, run.shape)) for run in tuple(self._runs.values()) if run.leader is None]
+        found = [(run, self._guarded(run, run.shape)) for run in tuple(self._runs.values())]
         runs = [run for run, _ in found if run.id in self._runs]
         shapes = {run.id: shape for run, shape in found if shape is not None}
         views = [run.view() for run in runs]
@@ -295,23 +284,11 @@ class EngineLoop:
                 continue
             self.activity.begin("prefill", (run,))
             self._report_computing((run,))
-            if run.ends_prompt(chunk):
-                self._fork(run)
             num_tokens += self._guarded(run, partial(run.prefill, chunk)) or 0
             if run.id in self._runs and (ended := run.end_of_prompt()) is not None:
                 self._end(run, Phase.FINISHED, ended)
         self._step_clock.prefilled(self.batcher.now_ns() - started)
         return num_tokens
-
-    def _fork(self, leader: SequenceRun) -> None:
-        """Continues the choices that wait for this one from its state, as far as batch and memory have room. The others
-        are queued as requests of their own."""
-        for run in self._followers(leader):
-            has_place, memory = self.num_running < self.limits.max_batch, self.prefix_cache.memory
-            if has_place and isinstance(memory.reserve(Purpose.SEQUENCES, run.charge_bytes), Lease):
-                self._guarded(run, partial(run.fork_from, leader))
-            else:
-                self._queue_up(run)
 
     def _look_ahead(self) -> int:
         """Fetches the prefixes of the head of the queue. Returns how many of them this looked up."""
@@ -341,11 +318,7 @@ class EngineLoop:
         return [run for id in ids if (run := self._runs.get(id)) is not None]
 
     def _in_phase(self, *phases: Phase) -> list[SequenceRun]:
-        return [run for run in self._runs.values() if run.leader is None and run.phase in phases]
-
-    def _followers(self, leader: SequenceRun) -> list[SequenceRun]:
-        """Returns the choices that wait for this one's state."""
-        return [run for run in self._runs.values() if run.leader is leader]
+        return [run for run in self._runs.values() if run.phase in phases]
 
     def _new_run(self, submission: Submission, choice: int) -> SequenceRun | None:
         """Takes in one choice and begins to compile its grammar, which it waits for before it is restored. Returns None
@@ -363,9 +336,6 @@ class EngineLoop:
 
     def _constrain(self, run: SequenceRun, model: LoadedModel) -> None:
         run.constraint = constraint_of(run.submission, model.description.vocab_size, self._constraints)
-
-    def _queue_up(self, run: SequenceRun) -> None:
-        self._guarded(run, partial(run.queue_up, self.prefix_cache))
 
     def _guarded(self, run: SequenceRun, work: Callable[[], T]) -> T | None:
         """Runs one sequence's work. An exception ends that sequence and gives None."""
@@ -385,9 +355,7 @@ class EngineLoop:
         self._end(run, Phase.FAILED, Ended(run.usage(), None, EngineError.of(error)))
 
     def _end(self, run: SequenceRun, phase: Phase, item: Ended) -> None:
-        """Ends a sequence; choices that waited for its state are queued as requests of their own."""
-        if self._runs.pop(run.id, None) is None:  # it failed when its leader, which ended before it, released it
-            return
+        del self._runs[run.id]
         try:
             run.end(phase, item)
         except Exception as error:
@@ -395,5 +363,3 @@ class EngineLoop:
             run.release()
             failure = ComputeFailed(f"ending this request failed: {described(error)}")
             self.batcher.send(run.submission.id, run.choice, Ended(item.usage, None, EngineError.of(failure)))
-        for follower in self._followers(run):
-            self._queue_up(follower)

@@ -1,12 +1,8 @@
 """One choice of a submission in the engine: the work of each phase, and the items it sends.
 
     waiting ──admit──► restoring ──restore──► prefilling ──prefill──► decoding ──take──► ended (or with its prompt)
-       │ ▲             (prefix cache at work)     ▲                      │
-       │ └──preempt───────────────────────────────│──────────────────────┘
-       └────────────────────fork──────────────────┘
-
-The first choice of a submission leads: it prefills the prompt, and just before the prompt's last chunk the others,
-which wait for it until then, are forked from its state.
+         ▲             (prefix cache at work)                            │
+         └──preempt──────────────────────────────────────────────────────┘
 
 A preempted sequence loses its state, not its output: it continues as a prompt of its prompt and its output. A choice
 that comes from an engine that was lost begins like a preempted one.
@@ -43,9 +39,9 @@ CLOSE_TRIES = 2
 
 
 class SequenceRun:
-    """A sequence in the engine. `leader`: the choice whose state this one waits for. `constraint`: allows its tokens;
-    None allows all. `cache`: reuses nothing until the sequence is queued. `charge_bytes`, `num_waited`: as in
-    SequenceView. `drafts`: from the end of the prompt on; None if it does not speculate. `images`: of the prompt."""
+    """A sequence in the engine. `constraint`: allows its tokens; None allows all. `cache`: reuses nothing until the
+    sequence is queued. `charge_bytes`, `num_waited`: as in SequenceView. `drafts`: from the end of the prompt on; None
+    if it does not speculate. `images`: of the prompt."""
 
     def __init__(
         self,
@@ -70,7 +66,6 @@ class SequenceRun:
         self.submission = submission
         self.choice = choice
         self.request_id = choice_id(submission.id, choice)
-        self.leader: SequenceRun | None = None
         self.constraint: AnswerConstraint | None = None
         self.drafts: SequenceDrafts | None = None
         self.charge_bytes = self.num_waited = 0
@@ -94,10 +89,6 @@ class SequenceRun:
     def shape(self) -> MemoryShape | None:
         """Returns the memory shape of its model; None when that was unloaded."""
         return self._model.description.memory if self._model is not None else None
-
-    def can_fork(self) -> bool:
-        """Returns whether others may continue from its state: a state that cannot be captured cannot be forked."""
-        return self._model is not None and not self._model.description.layout.unsupported
 
     def view(self) -> SequenceView:
         """Returns the planner's view."""
@@ -140,8 +131,8 @@ class SequenceRun:
     # ---- waiting ------------------------------------------------------------------------------------------------
 
     def queue_up(self, prefix_cache: PrefixCache) -> None:
-        """Waits for admission, and for no other choice."""
-        self.leader, asked, sequence = None, self.submission, self.sequence
+        """Waits for admission."""
+        asked, sequence = self.submission, self.sequence
         resumed = sequence.fed_ids[len(sequence.prompt_ids) :]
         self.cache = prefix_cache.begin(
             self.id,
@@ -164,22 +155,15 @@ class SequenceRun:
 
     def admit(self) -> None:
         """Opens a state, which is restored as soon as its prefix has been fetched."""
-        self._leave_queue(Phase.RESTORING)
+        if self.phase is Phase.QUEUED:
+            self._batcher.left_queue()
+        self.sequence.enter(Phase.RESTORING)
+        self._has_state = self._model is not None  # from here on there may be one to close
         self._loaded().open(self.id)
         if media := self.submission.prompt.media:
             self._loaded().place(self.id, media)
         self.cache.prepare()
         self._batcher.emit(RequestAdmitted(self.request_id, self._batcher.now_ns()))
-
-    def fork_from(self, leader: "SequenceRun") -> None:
-        """Continues from the state of a choice that has computed the prompt so far."""
-        self.leader = None
-        self._leave_queue(Phase.PREFILLING)
-        self._loaded().fork(leader.id, [self.id])
-        self.cache = leader.cache.fork(self.id, self.request_id)
-        self._batcher.emit(RequestAdmitted(self.request_id, self._batcher.now_ns()))
-        self.sequence.num_computed = leader.sequence.num_computed
-        self._begin_prompt(self.cache.explanation)
 
     # ---- computing ----------------------------------------------------------------------------------------------
 
@@ -193,15 +177,12 @@ class SequenceRun:
         self._begin_prompt(cache.explanation)
         return True
 
-    def ends_prompt(self, chunk: PrefillChunk) -> bool:
-        return chunk.end == len(self.sequence.fed_ids)
-
     def prefill(self, chunk: PrefillChunk) -> int:
         """Computes a chunk; decoding begins with the one that ends the prompt, if a token is wanted. Returns the number
         of tokens computed."""
         sequence, model = self.sequence, self._loaded()
         fed, started = sequence.fed_ids, self._batcher.now_ns()
-        starts_decode = self.ends_prompt(chunk) and sequence.max_new_tokens > 0
+        starts_decode = chunk.end == len(fed) and sequence.max_new_tokens > 0
         images = self.images.look(model, chunk.start, chunk.end)
         scores = self._compute(model, fed[chunk.start : chunk.end], images, starts_decode=starts_decode)
         self._emit_chunk(chunk.start, chunk.end, started, is_resumed=self._was_resumed or sequence.num_preempted > 0)
@@ -284,13 +265,6 @@ class SequenceRun:
             self._batcher.attempt("engine.close", self._close)
 
     # ---- helpers ------------------------------------------------------------------------------------------------
-
-    def _leave_queue(self, phase: Phase) -> None:
-        """Enters the batch; from here on there may be a state to close."""
-        if self.phase is Phase.QUEUED:
-            self._batcher.left_queue()
-        self.sequence.enter(phase)
-        self._has_state = self._model is not None
 
     def _emit_chunk(self, start: int, end: int, started_ns: int, *, is_resumed: bool) -> None:
         id, at_ns = self.request_id, self._batcher.now_ns()

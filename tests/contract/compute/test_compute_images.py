@@ -134,15 +134,6 @@ def test_a_state_in_the_middle_of_an_image_is_restored(seeing: Seeing) -> None:
 
 
 @pytest.mark.exact
-def test_forks_continue_in_the_middle_of_an_image(seeing: Seeing) -> None:
-    prompt, images = seeing.prompt(), seeing.features()
-    id, twin = seeing.open(prompt), new_id()
-    seeing.feed(id, prompt, [prompt.media[0].start + 5], images)
-    seeing.model.fork(id, [twin])
-    assert [seeing.answer(one, prompt, images) for one in (id, twin)] == [seeing.plain()] * 2
-
-
-@pytest.mark.exact
 def test_a_state_that_is_taken_over_keeps_the_places_of_its_taker(seeing: Seeing) -> None:
     prompt, images, model = seeing.prompt(), seeing.features(), seeing.model
     id = seeing.open(prompt)

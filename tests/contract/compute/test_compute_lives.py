@@ -1,7 +1,7 @@
 """Random lives of sequences over the compute port: whatever came before, tokens are those of computing alone.
 
-A life mixes what an engine does: prompts computed in chunks and in part, states captured, restored, left, taken over,
-forked and cancelled at any moment, also before anything was computed on them, and decode steps in changing company.
+A life mixes what an engine does: prompts computed in chunks and in part, states captured, restored, left, taken over
+and cancelled at any moment, also before anything was computed on them, and decode steps in changing company.
 """
 
 import random
@@ -43,7 +43,7 @@ class Life:
 
     def run(self) -> None:
         can_restore = self._model.description.layout.is_reusable
-        acts = [self._decode] * 6 + [self._go_on] * 4 + [self._begin, self._end, self._leave, self._take, self._fork]
+        acts = [self._decode] * 6 + [self._go_on] * 4 + [self._begin, self._end, self._leave, self._take]
         acts += [self._capture, self._restore, self._cancel, self._cancel] if can_restore else []
         for _ in range(NUM_ACTS):
             self._chance.choice(acts)()
@@ -122,14 +122,6 @@ class Life:
         first, last, covered = self._left.pop(source)
         at = self._chance.choice([first, last, self._chance.randint(first, last), max(first, last - 1)])
         self._model.take_over(self._opened(covered[:at] + self._tail()), source, at)
-
-    def _fork(self) -> None:
-        id = self._some(decodes=False)
-        if id is None or len(self._open) > MAX_OPEN - 2:
-            return
-        other = new_id()
-        self._model.fork(id, [other])
-        self._open[other] = Sequence(self._covered(id) + self._tail())
 
     def _capture(self) -> None:
         """All of a state at its position, as a store gives it back."""

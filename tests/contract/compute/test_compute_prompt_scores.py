@@ -102,20 +102,18 @@ def test_scoring_leaves_the_same_state_and_the_same_answer(model: LoadedModel) -
 
 @pytest.mark.exact
 def test_a_token_is_not_scored_by_what_nobody_kept(model: LoadedModel) -> None:
-    """After a chunk that was not scored; a fork keeps what its source knew."""
+    """After a chunk that was not scored."""
     expected = scored(model, (BLOCK, 2 * BLOCK))
-    id, fork = new_id(), new_id()
+    id = new_id()
     model.open(id)
     model.prefill(id, PROMPT[:BLOCK])
     check_same(
         model.prefill(id, PROMPT[BLOCK : 2 * BLOCK], num_prompt_logprobs=NUM_TOPS),
         [None, *expected[BLOCK + 1 : 2 * BLOCK]],
     )
-    model.fork(id, [fork])
-    for one in (id, fork):
-        rest = model.prefill(one, PROMPT[2 * BLOCK : 2 * BLOCK + 5], num_prompt_logprobs=NUM_TOPS)
-        check_same(rest, expected[2 * BLOCK : 2 * BLOCK + 5])
-    model.close([id, fork])
+    rest = model.prefill(id, PROMPT[2 * BLOCK : 2 * BLOCK + 5], num_prompt_logprobs=NUM_TOPS)
+    check_same(rest, expected[2 * BLOCK : 2 * BLOCK + 5])
+    model.close([id])
 
 
 def test_a_restored_state_does_not_know_what_it_would_have_said(model: LoadedModel) -> None:

@@ -1,5 +1,5 @@
-"""The compute port's contract on states with another owner: a fork goes on as if it alone had computed the prompt, and
-a sequence that takes over a live state as if the state were its own; a live state is taken over once."""
+"""The compute port's contract on states with another owner: a sequence that takes over a live state goes on as if the
+state were its own; a live state is taken over once; states that were restored from the same pieces are independent."""
 
 from typing import Any
 
@@ -251,9 +251,9 @@ def test_a_live_state_that_cannot_be_cut_there_is_dropped(model: LoadedModel) ->
 def test_what_one_computes_changes_no_other(model: LoadedModel) -> None:
     if not model.description.layout.is_reusable:
         pytest.skip("this model's state cannot be captured")
-    source, first, second = open_at(model, PROMPT), new_id(), new_id()
+    captured = capture(model, PROMPT, len(PROMPT) - 1)
+    source, first, second = (open_at(model, PROMPT, captured) for _ in range(3))
     before = whole_state(model, source)
-    model.fork(source, [first, second])
     for id, other in ((first, second), (source, second)):
         for _ in range(3):
             model.prefill(id, OTHER[:1])
@@ -261,14 +261,3 @@ def test_what_one_computes_changes_no_other(model: LoadedModel) -> None:
         assert whole_state(model, other) == before
     assert whole_state(model, first) == whole_state(model, source) != before
     model.close([source, first, second])
-
-
-@pytest.mark.exact
-def test_what_cannot_be_forked_is_refused_loudly(model: LoadedModel) -> None:
-    decoding, source, fork = start(model, OTHER), open_at(model, PROMPT), new_id()
-    for id, into in ((decoding, [fork]), (source, [fork, decoding]), (source, [fork, fork]), (source, [source])):
-        with pytest.raises(RuntimeError):
-            model.fork(id, into)
-    assert model.open_ids() == {decoding, source}
-    model.fork(source, [])
-    model.close([decoding, source])

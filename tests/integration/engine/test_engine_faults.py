@@ -10,16 +10,13 @@ import pytest
 
 from adapters.memory.block_store import MemoryBlockStore
 from application.ports.compute import ComputeEngine, DeviceFailed, LoadedModel
-from application.ports.engine import Ended
 from application.services.prefix.cache import PrefixCache
 from application.services.prefix.sequence_cache import SequenceCache
 from domain.errors import ComputeFailed, ModelLoadFailed, ServerUnavailable
-from domain.ids import ModelId, RequestId
+from domain.ids import ModelId
 from domain.models.model_card import LoadOptions
 from domain.prefix.explanation import Explanation, StopReason
 from tests.support.engines.compute_faults import ENGINE_OPERATIONS, MODEL_OPERATIONS
-from tests.support.engines.stepped_engine import MODEL as STEPPED
-from tests.support.engines.stepped_engine import SteppedEngine
 from tests.support.telemetry.fault_bench import MODEL, WAIT_S, FaultBench
 
 SHARED = "a beginning that two prompts have in common, long enough to be kept " * 3
@@ -129,7 +126,7 @@ def test_an_end_that_raises_is_an_end(operation: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "operation", ["prefill", "start_decode", "decode", "capture_blocks", "capture_snapshot", "fork"]
+    "operation", ["prefill", "start_decode", "decode", "capture_blocks", "capture_snapshot", "restore"]
 )
 def test_a_device_that_fails_ends_the_engine_with_everybody(operation: str) -> None:
     """Nobody resumes them here; what was captured is given to nobody."""
@@ -193,31 +190,6 @@ def test_a_close_that_always_raises_ends_no_engine(bench: FaultBench) -> None:
         assert bench.tokens(str(number)) == EXPECTED[OTHER]
     assert bench.loop.status().is_alive
     assert bench.fault_names() == {"engine.close"}
-
-
-@pytest.mark.parametrize("ends", ["cancel", "unload", "end_all"])
-def test_choices_that_fail_when_their_leader_leaves_them_have_ended_once(
-    ends: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They fail while those who were there a moment ago are gone through one by one."""
-    engine = SteppedEngine()
-    engine.submit("a", range(100), num_choices=3)
-    engine.step()
-
-    def refuse(*_arguments: object, **_named: object) -> SequenceCache:
-        raise RuntimeError("planted")
-
-    with monkeypatch.context() as planted:
-        planted.setattr(engine.cache, "begin", refuse)
-        if ends == "cancel":
-            engine.loop.cancel(RequestId("a"))
-        elif ends == "unload":
-            engine.loop.unload(STEPPED)
-        else:
-            engine.loop.fail_all(ServerUnavailable("the end"))
-    for choice in range(3):
-        assert [type(item) for item in engine.items("a", choice)] == [Ended]
-    assert not engine.loop.is_busy
 
 
 # ---- the prefix cache ----------------------------------------------------------------------------------------------

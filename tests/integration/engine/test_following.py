@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from adapters.fake.options import LAYOUTS, FakeOptions
-from application.events import PrefillChunkComputed, RequestAdmitted, RequestPreempted
+from application.events import PrefillChunkComputed, PrefixAwaited, RequestAdmitted, RequestPreempted
 from domain.ids import SequenceId
 from domain.priority import Priority
 from domain.request.grammar import choice_grammar
@@ -19,7 +19,7 @@ from domain.scheduling.plan_step import is_following, plan_step
 from domain.scheduling.queue_waits import QueueWaits, WaitReason
 from domain.scheduling.sequence import Phase
 from domain.scheduling.step_values import SequenceView, StepLimits
-from tests.support.engines.stepped_engine import GRID, SteppedEngine
+from tests.support.engines.stepped_engine import BLOCK, GRID, SteppedEngine
 from tests.support.processes.held_workers import HeldWorkers
 from tests.support.text.toy_constraints import FakeCompiler
 
@@ -54,6 +54,25 @@ def test_requests_that_come_together_compute_what_they_share_once(layout: str) -
         engine.submit(id, (*SHARED, *range(100 * number, 100 * number + 9)), 4)
     engine.run()
     assert num_computed(engine, ids) == len(SHARED) + 8 * 9
+
+
+@KINDS
+@pytest.mark.parametrize("num_prompt", [BLOCK - 3, 2 * GRID + 9, len(SHARED)])
+def test_further_choices_follow_the_first_one(layout: str, num_prompt: int) -> None:
+    engine = engine_of(layout)
+    engine.submit("a", SHARED[:num_prompt], 4, num_choices=4)
+    engine.run()
+    further = ["a.1", "a.2", "a.3"]
+    assert [num_computed(engine, [id]) for id in ("a", *further)] == [num_prompt, 1, 1, 1]
+    assert [(one.id, one.owner) for one in engine.events(PrefixAwaited)] == [(id, "a") for id in further]
+    assert [engine.end("a", choice).usage.reused_tokens for choice in range(4)] == [0, *[num_prompt - 1] * 3]
+
+
+def test_choices_compute_their_prompt_each_where_nothing_is_reused() -> None:
+    engine = SteppedEngine(FakeOptions(eos_every=0, vocab_size=4_000), reuses=False)
+    engine.submit("a", SHARED, 4, num_choices=3)
+    engine.run()
+    assert num_computed(engine, ["a", "a.1", "a.2"]) == 3 * len(SHARED)
 
 
 @KINDS

@@ -190,14 +190,14 @@ def test_a_request_that_does_not_fit_alone_fails_with_memory_busy() -> None:
     assert 3 <= len(engine.events(RequestPreempted)) <= 4
 
 
-def test_choices_wait_for_a_leader_that_was_preempted_before_it_was_forked() -> None:
+def test_choices_follow_the_next_one_when_the_first_is_preempted() -> None:
     engine = SteppedEngine()
     engine.submit("a", PROMPTS[1], 5, num_choices=3)
     engine.guard.preempts = lambda step, _active: step == 4
     engine.run()
     assert [event.id for event in engine.events(RequestPreempted)] == ["a"]
     computed = [event for event in engine.events(PrefillChunkComputed) if event.id != "a"]
-    assert sum(event.end - event.start for event in computed) < len(PROMPTS[1]), "the others were forked"
+    assert sum(event.end - event.start for event in computed) < len(PROMPTS[1])
     assert all(len(engine.tokens("a", choice)) == 5 for choice in range(3))
 
 

@@ -211,23 +211,19 @@ def drafted_answer(seer: Seer) -> tuple[list[int], int, int]:
 
 
 @pytest.mark.exact
-def test_forks_and_states_that_are_taken_over_keep_the_places_of_images(seer: Seer) -> None:
+def test_states_that_are_taken_over_keep_the_places_of_images(seer: Seer) -> None:
     expected = answer(seer, open_seer(seer))
     end = len(seer.tokens) - 1
 
-    id, fork, heir = open_seer(seer), new_id(), open_seer(seer)
+    id, heir = open_seer(seer), open_seer(seer)
     prefill(seer, id, end)
-    seer.model.fork(id, [fork])
-    start(seer, fork, seer.tokens, {})
-    (forked,) = answers(seer, [fork]).values()
     left = seer.model.leave(id)
     assert left is not None
     seer.model.take_over(heir, id, end)
     start(seer, heir, seer.tokens, {})
     (inherited,) = answers(seer, [heir]).values()
-    seer.model.close([fork, heir])
+    seer.model.close([heir])
 
-    assert_same(forked, expected)
     assert_same(inherited, expected)
 
 

@@ -118,7 +118,7 @@ def test_what_follows_an_image_is_continued_by_what_was_generated() -> None:
     chain, longer = chain_of(prompt), chain_of(prompt.followed_by([8, 9]))
     chain.feed([8, 9])
     assert chain.hashes == longer.hashes
-    assert chain.snapshot_key(7) == longer.snapshot_key(7) == chain.fork().snapshot_key(7)
+    assert chain.snapshot_key(7) == longer.snapshot_key(7)
 
 
 def test_an_explanation_names_the_image_that_differs() -> None:

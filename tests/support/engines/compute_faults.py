@@ -20,7 +20,6 @@ MODEL_OPERATIONS = (
     "open",
     "place",
     "look",
-    "fork",
     "restore",
     "position",
     "prefill",

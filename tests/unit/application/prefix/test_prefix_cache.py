@@ -6,7 +6,7 @@ from dataclasses import replace
 from adapters.fake import ATTENTION, HYBRID, UNSUPPORTED, WINDOWED, FakeTokenizer
 from adapters.memory.block_store import MemoryBlockStore
 from application.events import PrefixAwaited, PrefixMatched, StateCaptured, StateRestored
-from domain.ids import ModelId, RequestId, SequenceId
+from domain.ids import ModelId
 from domain.models.state_layout import StateLayout
 from domain.prefix.explanation import StopReason
 from domain.prefix.prompt_content import ForkKind, ForkPoint
@@ -303,4 +303,3 @@ def test_what_reuses_nothing_is_no_full_hit_although_its_last_token_is_its_first
     job = driver.begin([7])
     driver.step(job)
     assert job.explanation.reason is StopReason.NEVER_SEEN
-    assert job.cache.fork(SequenceId(9), RequestId("twin")).explanation.reason is StopReason.NEVER_SEEN

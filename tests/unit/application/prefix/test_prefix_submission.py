@@ -8,7 +8,6 @@ from adapters.fake import ATTENTION
 from adapters.memory.block_store import MemoryBlockStore
 from application.services.memory_leases import Purpose
 from domain.errors import IllegalTransition
-from domain.ids import RequestId, SequenceId
 from domain.models.state_layout import StateLayout
 from domain.prefix.explanation import StopReason
 from domain.prefix.record import Namespace, RecordKey
@@ -196,7 +195,6 @@ def test_who_leaves_the_queue_is_not_hashed_any_more() -> None:
 ILLEGAL: dict[str, Callable[[CacheDriver], object]] = {
     "polled-before-prepared": lambda driver: driver.submit(PROMPT).cache.poll(),
     "restored-before-ready": lambda driver: driver.submit(PROMPT).cache.restore(driver.model),
-    "forked-before-restored": lambda driver: driver.begin(PROMPT).cache.fork(SequenceId(9), RequestId("choice")),
     "captured-before-restored": lambda driver: driver.begin(PROMPT).cache.prefilled(driver.model, 32),
     "decoded-before-restored": lambda driver: driver.begin(PROMPT).cache.decoded(driver.model, [1]),
     "restored-when-over": lambda driver: driver.run(PROMPT).cache.restore(driver.model),

@@ -76,16 +76,15 @@ def test_what_began_leaves_less_room_for_all_and_one_on_its_way_is_worth_waiting
 
 
 def test_what_is_promised_is_not_there_for_what_is_held_at_once() -> None:
-    for purpose in (Purpose.SEQUENCES, Purpose.LIVE):
-        leases = opened(100)
-        leases.promise(50)
-        assert refused(leases.reserve(purpose, 51)).room_bytes == 50
-        granted(leases.reserve(purpose, 30))
-        refused(leases.reserve(purpose, 21))
-        granted(leases.reserve(Purpose.FETCHES, 70))
-        assert leases.held_bytes(purpose) == 0, "counted by what it is from the next step on"
-        leases.open(100)
-        granted(leases.reserve(purpose, 100))
+    leases = opened(100)
+    leases.promise(50)
+    assert refused(leases.reserve(Purpose.LIVE, 51)).room_bytes == 50
+    granted(leases.reserve(Purpose.LIVE, 30))
+    refused(leases.reserve(Purpose.LIVE, 21))
+    granted(leases.reserve(Purpose.FETCHES, 70))
+    assert leases.held_bytes(Purpose.LIVE) == 0, "counted by what it is from the next step on"
+    leases.open(100)
+    granted(leases.reserve(Purpose.LIVE, 100))
 
 
 def test_what_was_fetched_ahead_is_recalled_while_there_is_no_share() -> None:
