@@ -4,16 +4,15 @@
        |                      |                 |
        keep-alive (uvicorn)   header_timeout_s  body_timeout_s, extended while the body keeps coming
 
-Bounds apply before the application looks at the request, and so before its key. The input is fed to the parser in small
-pieces, so that a read of the socket completes no more than a few things before they are counted. A refused request is
-answered where that is still possible, then the connection is closed and its further input thrown away. A request that
-is sent before the last one was answered closes the connection after that answer: no client in use pipelines."""
+Bounds apply before the application looks at the request, and so before its key; the guard checks the exact size of a
+complete head. A refused request is answered where that is still possible, then the connection is closed and its further
+input thrown away. A request that is sent before the last one was answered closes the connection after that answer: no
+client in use pipelines. The unit tests of this class name the behaviour of uvicorn that it rests on (TestUvicorn)."""
 
 import asyncio
 from email.utils import formatdate
 from typing import Any, cast
 
-import httptools
 from uvicorn import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
@@ -21,17 +20,20 @@ from uvicorn.server import ServerState
 from interfaces.http.errors import Problem
 from interfaces.http.front.connection_limits import (
     FULL,
+    HEADERS_TOO_LARGE,
     LINGER_S,
     MALFORMED,
     MAX_DISCARDED_BYTES,
+    MAX_HEADER_BYTES,
+    MAX_TARGET_BYTES,
     NOT_READ,
     PIPELINED,
+    TARGET_TOO_LONG,
     TOO_LARGE,
     TOO_SLOW,
     ConnectionLimits,
     ConnectionSlots,
     Deadline,
-    MessageMeter,
     Phase,
     Slot,
     more_time_s,
@@ -39,8 +41,8 @@ from interfaces.http.front.connection_limits import (
 )
 from interfaces.http.front.guard import HealthOnly, Refusals
 
-PIECE_BYTES = 4096
-"""Size of the pieces in which input is parsed, except the announced rest of a body."""
+PIECE_BYTES = 16 * 2**10
+"""Size of the pieces in which input is parsed, so that a large read is counted before all of it is kept."""
 
 
 class _RefusedInput(Exception):
@@ -65,10 +67,9 @@ class BoundedConnection(HttpToolsProtocol):
         self._limits = limits
         self._slots = slots
         self._refusals = refusals
-        self._meter = MessageMeter()
-        self._problem: Problem | None = None
+        self._phase = Phase.BETWEEN
         self._is_done = False
-        self._unsent_bytes = self._num_discarded = 0
+        self._num_unused = self._num_new_body = self._num_discarded = self._num_unsent = 0
         self._arrival = Deadline(self.loop, self._too_slow)
         self._departure = Deadline(self.loop, self._not_read)
 
@@ -91,7 +92,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     def evict(self) -> None:
         """Closes to free the slot (see SlotHolder)."""
-        if self._meter.phase is Phase.BETWEEN:  # no request, so no answer
+        if self._phase is Phase.BETWEEN:  # no request, so no answer
             self._refusals.note(FULL)
             self._close()
         else:
@@ -100,37 +101,37 @@ class BoundedConnection(HttpToolsProtocol):
     # Input
 
     def data_received(self, data: bytes) -> None:
-        self._unset_keepalive_if_required()
-        start = 0
-        while start < len(data) and not self._is_done:
-            # The announced rest of a body is one piece: each piece has all that came before it copied once more.
-            end = start + max(PIECE_BYTES, self._meter.rest_bytes)
-            self._parse(data[start:end])
-            start = end
+        for start in range(0, len(data), PIECE_BYTES):
+            piece = data[start : start + PIECE_BYTES]
+            if self._is_done:
+                if self._discards(piece):
+                    self.transport.abort()
+                    return
+                continue
+            self._num_unused += len(piece)
+            super().data_received(piece)
+            if not self._is_done and (problem := self._excess(piece)) is not None:
+                self._refuse(problem)
         if not self._is_done:
             self._watch_arrival()
-        elif self._discards(len(data)):
-            self.transport.abort()
 
-    def _parse(self, piece: bytes) -> None:
-        try:
-            self.parser.feed_data(piece)  # pyright: ignore[reportOptionalMemberAccess]
-        except httptools.HttpParserUpgrade:
-            pass  # no other protocol is spoken here: the request is answered as it stands
-        except httptools.HttpParserError:
-            self._refuse(self._problem or MALFORMED)
-            return
-        if (problem := self._meter.fed(len(piece))) is not None:
-            self._refuse(problem)
+    def _excess(self, piece: bytes) -> Problem | None:
+        """Returns the problem of input of which the parser makes nothing, or of a body that nobody awaits any more."""
+        if self._num_unused > MAX_HEADER_BYTES + MAX_TARGET_BYTES:
+            if self._phase is not Phase.HEAD:
+                return MALFORMED
+            return TARGET_TOO_LONG if len(self.url) > MAX_TARGET_BYTES else HEADERS_TOO_LARGE
+        is_unwanted = self._phase is Phase.BODY and self._answering is None
+        return TOO_LARGE if is_unwanted and self._discards(piece) else None
 
-    def _discards(self, num_bytes: int) -> bool:
+    def _discards(self, piece: bytes) -> bool:
         """Counts discarded input. Returns whether it exceeds MAX_DISCARDED_BYTES."""
-        self._num_discarded += num_bytes
+        self._num_discarded += len(piece)
         return self._num_discarded > MAX_DISCARDED_BYTES
 
     def _watch_arrival(self) -> None:
         """Arm the deadline of a request that is arriving; cancel it while the client waits for an answer."""
-        if self._meter.phase is Phase.BETWEEN and self._answering is not None:
+        if self._phase is Phase.BETWEEN and self._answering is not None:
             self._arrival.cancel()
         elif not self._arrival.is_armed:
             self._arrival.arm(self._timeout_s)
@@ -138,7 +139,7 @@ class BoundedConnection(HttpToolsProtocol):
     @property
     def _timeout_s(self) -> float:
         limits = self._limits
-        return limits.body_timeout_s if self._meter.phase is Phase.BODY else limits.header_timeout_s
+        return limits.body_timeout_s if self._phase is Phase.BODY else limits.header_timeout_s
 
     def _too_slow(self) -> None:
         if self._is_done:
@@ -149,10 +150,10 @@ class BoundedConnection(HttpToolsProtocol):
         if self.flow.read_paused:  # the application has not read the input
             self._arrival.arm(self._timeout_s)
             return
-        more_s = self._meter.spend_body(self._timeout_s) if self._meter.phase is Phase.BODY else 0.0
+        more_s, self._num_new_body = more_time_s(self._num_new_body, self._timeout_s), 0
         if more_s > 0.001:
             self._arrival.arm(more_s)
-        elif self._meter.phase is Phase.BETWEEN:  # no request, so no answer
+        elif self._phase is Phase.BETWEEN:  # no request, so no answer
             self._close()
         else:
             self._refuse(TOO_SLOW)
@@ -160,44 +161,40 @@ class BoundedConnection(HttpToolsProtocol):
     # Callbacks of the parser
 
     def on_message_begin(self) -> None:
-        self._check(PIPELINED if self._answering is not None else None)
-        self._arrival.cancel()
+        if self._answering is not None:
+            self._refuse(PIPELINED)
+        if self._is_done:
+            raise _RefusedInput
+        self._enter(Phase.HEAD)
         self._num_discarded = 0
-        self._meter.begin()
         super().on_message_begin()
 
-    def on_url(self, url: bytes) -> None:
-        self._check(self._meter.target(len(url)))
-        super().on_url(url)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._check(self._meter.header(name, value))
-        if self._meter.phase is Phase.HEAD:  # trailers arrive after the request was checked by its headers
-            super().on_header(name, value)
-
     def on_headers_complete(self) -> None:
-        self._arrival.cancel()
         self.server_state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
         super().on_headers_complete()  # raises for a target that is no path: then the request has no cycle
-        self._meter.headers_complete()
+        self.headers = []  # trailers, which arrive after the request was checked by its headers, are not among them
+        self._enter(Phase.BODY)
 
     def on_body(self, body: bytes) -> None:
-        self._meter.body(len(body))
-        if self.cycle.response_complete:
-            self._check(TOO_LARGE if self._discards(len(body)) else None)
+        self._num_unused = 0
+        self._num_new_body += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        self._arrival.cancel()
-        self._meter.complete()
-        if not self.cycle.response_complete:
+        self._enter(Phase.BETWEEN)
+        if self._answering is not None:
             self._slots.request_arrived(self)
         super().on_message_complete()
 
-    def _check(self, problem: Problem | None) -> None:
-        if problem is not None:
-            self._problem = problem
-            raise _RefusedInput
+    def send_400_response(self, msg: str) -> None:
+        """Refuses input that the parser refused, unless a callback made it refuse."""
+        if not self._is_done:
+            self._refuse(MALFORMED)
+
+    def _enter(self, phase: Phase) -> None:
+        self._phase = phase
+        self._num_unused = self._num_new_body = 0
+        self._arrival.cancel()
 
     # Output
 
@@ -206,8 +203,6 @@ class BoundedConnection(HttpToolsProtocol):
         super().on_response_complete()
         if self.transport.is_closing():
             self._watch_departure()
-        elif self._meter.phase is not Phase.BETWEEN:
-            self._unset_keepalive_if_required()  # the rest of a request is still to come, and has a deadline
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -220,13 +215,13 @@ class BoundedConnection(HttpToolsProtocol):
 
     def _watch_departure(self) -> None:
         """Arm the deadline until which the client must read unsent output; MIN_BYTES_S extends it."""
-        self._unsent_bytes = self.transport.get_write_buffer_size()
+        self._num_unsent = self.transport.get_write_buffer_size()
         self._departure.arm(self._limits.write_timeout_s)
 
     def _not_read(self) -> None:
-        unsent_bytes = self.transport.get_write_buffer_size()
-        more_s = more_time_s(self._unsent_bytes - unsent_bytes, self._limits.write_timeout_s)
-        self._unsent_bytes = unsent_bytes
+        num_unsent = self.transport.get_write_buffer_size()
+        more_s = more_time_s(self._num_unsent - num_unsent, self._limits.write_timeout_s)
+        self._num_unsent = num_unsent
         if more_s > 0.001:
             self._departure.arm(more_s)
             return
@@ -247,7 +242,7 @@ class BoundedConnection(HttpToolsProtocol):
     @property
     def _path(self) -> str:
         """The path of the request that is arriving, so far."""
-        return "" if self._meter.phase is Phase.BETWEEN else self.url.partition(b"?")[0].decode("latin-1")
+        return "" if self._phase is Phase.BETWEEN else self.url.partition(b"?")[0].decode("latin-1")
 
     def _refuse(self, problem: Problem, *, lingers: bool = True) -> None:
         """Answer with the problem unless another answer is in progress, and parse no more input."""
@@ -256,9 +251,9 @@ class BoundedConnection(HttpToolsProtocol):
         self._refusals.note(problem)
         answering = self._answering
         if answering is None:
-            is_answered = self._meter.phase is Phase.BODY  # before its body arrived
+            is_answered = self._phase is Phase.BODY  # before its body arrived
             self._end(b"" if is_answered else self._refusals.as_bytes(self._path, problem), lingers)
-        elif self._meter.phase is not Phase.BODY:
+        elif self._phase is not Phase.BODY:
             answering.keep_alive = False  # the request before it gets its answer first
         elif answering.response_started:
             self.transport.abort()

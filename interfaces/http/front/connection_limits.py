@@ -13,17 +13,11 @@ from typing import Protocol
 from interfaces.http.errors import Problem
 
 MAX_HEADER_BYTES = 32 * 2**10
-"""Limit of the input before a body, without the target; and of a body's framing (chunk lines, trailers)."""
-
-CHUNK_OVERHEAD = 8
-"""Bytes of input for each byte of a body that is sent in chunks of one: `1`, CR, LF, the byte, CR, LF."""
+"""Limit of the headers together, with their separators."""
 
 MAX_HEADERS = 100
 MAX_TARGET_BYTES = 8 * 2**10
 """Limit of a path with its query."""
-
-MAX_LENGTH_DIGITS = 15
-"""Digits of an announced length that are read; a longer length is refused elsewhere."""
 
 MIN_BYTES_S = 1024
 """A body that arrives, or an answer that is taken, slowly gets a second more for each so many bytes, and no more than
@@ -74,65 +68,6 @@ class Phase(Enum):
     BETWEEN = "between"
     HEAD = "head"
     BODY = "body"
-
-
-class MessageMeter:
-    """Counts the input of one request; sans-io, fed by the parser's callbacks, which return the problem that ends the
-    connection. `new_body_bytes`: body since `spend_body`. `rest_bytes`: those still to come of a body with an
-    announced length."""
-
-    __slots__ = ("_announced_bytes", "_body_bytes", "_num_headers", "_other_bytes", "_target_bytes",
-                 "new_body_bytes", "phase", "rest_bytes")  # fmt: skip
-
-    def __init__(self) -> None:
-        self.begin()
-        self.complete()
-
-    def begin(self) -> None:
-        self.phase = Phase.HEAD
-        self.new_body_bytes = self.rest_bytes = self._announced_bytes = self._body_bytes = 0
-        self._num_headers = self._other_bytes = self._target_bytes = 0
-
-    def fed(self, num_bytes: int) -> Problem | None:
-        """Counts a piece of input, without the target and the body, whether or not the parser used it. A body may be
-        sent in chunks of one byte."""
-        self._other_bytes += num_bytes
-        allowed_bytes = MAX_HEADER_BYTES + self._target_bytes + CHUNK_OVERHEAD * self._body_bytes
-        if self._other_bytes <= allowed_bytes:
-            return None
-        return HEADERS_TOO_LARGE if self.phase is Phase.HEAD else MALFORMED
-
-    def target(self, num_bytes: int) -> Problem | None:
-        self._target_bytes += num_bytes
-        return TARGET_TOO_LONG if self._target_bytes > MAX_TARGET_BYTES else None
-
-    def header(self, name: bytes, value: bytes) -> Problem | None:
-        """Counts a header or a trailer."""
-        self._num_headers += 1
-        if self.phase is Phase.HEAD and name.lower() == b"content-length" and value.isdigit():
-            self._announced_bytes = int(value[:MAX_LENGTH_DIGITS])
-        if self._num_headers <= MAX_HEADERS:
-            return None
-        return HEADERS_TOO_LARGE if self.phase is Phase.HEAD else MALFORMED
-
-    def headers_complete(self) -> None:
-        self.phase = Phase.BODY
-        self.rest_bytes = self._announced_bytes
-        self._other_bytes = 0
-
-    def body(self, num_bytes: int) -> None:
-        self._body_bytes += num_bytes
-        self.new_body_bytes += num_bytes
-        self.rest_bytes = max(0, self.rest_bytes - num_bytes)
-
-    def spend_body(self, most_s: float) -> float:
-        """Returns more time in seconds for the bytes of the body since the last call."""
-        num_bytes, self.new_body_bytes = self.new_body_bytes, 0
-        return more_time_s(num_bytes, most_s)
-
-    def complete(self) -> None:
-        self.phase = Phase.BETWEEN
-        self.rest_bytes = self._other_bytes = 0
 
 
 class Deadline:

@@ -22,6 +22,13 @@ from domain.host_name import address_of, bare_host, host_of
 from domain.printable import printable
 from interfaces.http.answering.dialect import Dialects
 from interfaces.http.errors import Problem
+from interfaces.http.front.connection_limits import (
+    HEADERS_TOO_LARGE,
+    MAX_HEADER_BYTES,
+    MAX_HEADERS,
+    MAX_TARGET_BYTES,
+    TARGET_TOO_LONG,
+)
 from interfaces.http.incoming.request_context import is_health_check
 
 
@@ -115,7 +122,8 @@ class RequestGuard:
             headers.setdefault(name, []).append(value.decode("latin-1"))
         hosts = headers.get(b"host", [])
         return (
-            self._host_problem(hosts, str(scope["http_version"]))
+            _size_problem(scope)
+            or self._host_problem(hosts, str(scope["http_version"]))
             or self._origin_problem(headers.get(b"origin", []), hosts)
             or self._site_problem(headers, str(scope["method"]))
             or _type_problem(headers.get(b"content-type", []), str(scope["method"]))
@@ -150,6 +158,14 @@ class RequestGuard:
             "web pages of other sites may not send requests to this server; server.cors_origins can list their origins"
         )
         return Problem(403, "origin_not_allowed", message)
+
+
+def _size_problem(scope: HTTPScope) -> Problem | None:
+    query = scope["query_string"]
+    if len(scope["raw_path"]) + len(b"?" + query if query else b"") > MAX_TARGET_BYTES:
+        return TARGET_TOO_LONG
+    sizes = [len(name + b": " + value + b"\r\n") for name, value in scope["headers"]]
+    return HEADERS_TOO_LARGE if len(sizes) > MAX_HEADERS or sum(sizes) > MAX_HEADER_BYTES else None
 
 
 def _type_problem(types: list[str], method: str) -> Problem | None:

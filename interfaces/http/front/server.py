@@ -2,8 +2,8 @@
 
 import asyncio
 import socket
-from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from typing import cast
 
@@ -34,28 +34,13 @@ class AddressUnavailable(Exception):
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, on_started: Callable[[], None], cut_off: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, run: Callable[[], Awaitable[None]]) -> None:
         super().__init__(config)
-        self._on_started = on_started
-        self._cut_off = cut_off
-        self.grace_s: float = GRACE_S
-        self.ending = asyncio.Event()
+        self._run = run
 
     async def main_loop(self) -> None:
-        """Waits for the end without uvicorn's ten looks a second; each connection dates its own answers."""
-        await self.ending.wait()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets=sockets)
-        if self.started:
-            self._on_started()
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        grace_is_over = asyncio.get_running_loop().call_later(self.grace_s, self._cut_off)
-        try:
-            await super().shutdown(sockets)
-        finally:
-            grace_is_over.cancel()
+        """Runs until the end without uvicorn's ten looks a second; each connection dates its own answers."""
+        await self._run()
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
@@ -73,6 +58,8 @@ class HttpServer:
         self._socket = _listen(settings.host, settings.port)
         self._server: _Server | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._ending = asyncio.Event()
+        self._grace_s: float = GRACE_S
 
     @property
     def port(self) -> int:
@@ -101,25 +88,29 @@ class HttpServer:
             ws="none",
             lifespan="on",
             log_config=None,
-            log_level=None,  # as logging is configured
+            log_level="error",  # every malformed request is a warning; HttpRefused counts and logs them
             access_log=False,
             server_header=False,
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=GRACE_S + CANCEL_S,
         )
-        self._loop = asyncio.get_running_loop()
-        self._server = _Server(config, lambda: on_started(self.base_url), cut_off)
-        try:
+        self._loop = loop = asyncio.get_running_loop()
+        with closing(self._socket), ExitStack() as ended:
+
+            async def run() -> None:
+                on_started(self.base_url)
+                await self._ending.wait()
+                ended.callback(loop.call_later(self._grace_s, cut_off).cancel)
+
+            self._server = _Server(config, run)
             await self._server.serve(sockets=[self._socket])
-        finally:
-            self._socket.close()
 
     def stop(self, grace_s: float = GRACE_S) -> None:
         """Makes `serve` return; requests may take `grace_s`, at most GRACE_S. Any thread."""
-        if self._server is not None and self._loop is not None:
-            self._server.grace_s = grace_s
+        if self._loop is not None:
+            self._grace_s = grace_s
             with suppress(RuntimeError):  # the loop is closed, and the server with it
-                self._loop.call_soon_threadsafe(self._server.ending.set)
+                self._loop.call_soon_threadsafe(self._ending.set)
 
     def close(self) -> None:
         """Releases the address of a server that was never started."""

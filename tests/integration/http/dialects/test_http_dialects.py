@@ -11,10 +11,8 @@ from adapters.fake.options import FakeOptions, reply_with
 from application.settings import ServerSettings
 from domain.byte_size import ByteSize
 from interfaces.http.front.connection_limits import ConnectionLimits
-from tests.support.http.clients import RawClient
 from tests.support.http.servers.fake_service import FakeService, fake_service
 from tests.support.patience import PATIENCE_S
-from tests.support.processes.gate import Gate
 
 ANTHROPIC, OPENAI = "/v1/messages", "/v1/completions"
 KEY = "k"
@@ -103,7 +101,7 @@ def test_half_a_character_is_replaced_in_every_dialect(service: FakeService, pat
     assert service.client.post(path, content=broken, headers=JSON).status_code == 400
 
 
-HOST = b" HTTP/1.1\r\nHost: localhost\r\n"
+HOST = b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
 
 
 @pytest.mark.parametrize(
@@ -131,18 +129,6 @@ def test_what_is_no_request_is_not_the_last_ones_dialect(service: FakeService) -
         read_until(client, b'"type":"not_found_error"')
         client.sendall(b"\x16\x03 nonsense\r\n\r\n")
         read_until(client, b'"code":"invalid_request"')
-
-
-def test_a_server_without_a_place_left() -> None:
-    gate, limits = Gate("decode", 1), ConnectionLimits(max_connections=1)
-    with fake_service(FakeOptions(eos_every=0, hook=gate), connections=limits) as service:
-        client = RawClient(service.base_url, OPENAI, {"prompt": "x", "stream": True})
-        gate.wait_until_reached()
-        head, body = refused(service, b"GET /v1/messages HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        gate.open()
-        client.leave()
-    assert head.startswith("HTTP/1.1 503 ")
-    assert body["error"]["type"] == "overloaded_error"
 
 
 def refused(service: FakeService, request: bytes) -> tuple[str, Any]:

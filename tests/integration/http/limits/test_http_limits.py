@@ -4,7 +4,7 @@ import json
 import logging
 import socket
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -21,6 +21,8 @@ from tests.support.processes.gate import Gate
 
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nX-Api-Key: k\r\n"
 GET = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
+CHUNKED = b"Transfer-Encoding: chunked\r\n\r\n"
+CLOSING = b"Host: localhost\r\nConnection: close\r\n"
 BODY = b'{"prompt": "x"}'
 QUICK = ConnectionLimits(header_timeout_s=1, body_timeout_s=0.3, write_timeout_s=0.3)
 PATIENT = ServerSettings(port=0, max_body=ByteSize(num_bytes=100_000))
@@ -72,42 +74,34 @@ def patient() -> Iterator[FakeService]:
         yield running
 
 
-@pytest.fixture(scope="module")
-def quick() -> Iterator[FakeService]:
-    with fake_service(FakeOptions(reply=reply_with("ok")), connections=QUICK) as running:
-        yield running
-
-
 class TestBytes:
-    @pytest.mark.parametrize(
-        ("start", "piece", "status", "code"),
-        [
-            (HEAD, b"X-%07d: y\r\n" % 1, 431, "headers_too_large"),
-            (HEAD + b"X-Endless: ", b"y" * 65_536, 431, "headers_too_large"),
-            (HEAD, b"x" * 65_536, 431, "headers_too_large"),
-            (b"GET /", b"x" * 65_536, 414, "target_too_long"),
-            (b"", b"\r\n" * 32_768, 400, "invalid_request"),
-            (HEAD + b"Transfer-Encoding: chunked\r\n\r\n1;", b"x" * 65_536, 400, "invalid_request"),
-            (HEAD + b"Transfer-Encoding: chunked\r\n\r\n0\r\nX: ", b"x" * 65_536, 400, "invalid_request"),
-            (HEAD + b"Transfer-Encoding: chunked\r\n\r\n0\r\n", b"X: %d\r\n" % 1 * 8_192, 400, "invalid_request"),
-        ],
-        ids=["headers", "value", "name", "target", "blank", "extension", "trailer", "trailers"],
-    )
-    def test_what_has_no_end_is_refused(
-        self, patient: FakeService, start: bytes, piece: bytes, status: int, code: str
-    ) -> None:
-        """The kernel holds a few MiB on loopback; the rest is never taken."""
+    def test_what_has_no_end_is_refused(self, patient: FakeService) -> None:
+        """The kernel holds a few MiB on loopback; the rest is never taken. Everything else that may have no end:
+        tests/unit/interfaces/http/test_connection.py."""
         with connected(patient) as client:
-            client.sendall(start)
-            assert flood(client, piece) < 32 << 20
+            client.sendall(HEAD + b"X-Endless: ")
+            assert flood(client, b"y" * 65_536) < 32 << 20
         with connected(patient) as client:
-            client.sendall(start + piece * (131_072 // len(piece)))
-            assert error_of(rest_of(client), status) == code
-        assert patient.client.get("/health/live").status_code == 200
+            client.sendall(HEAD + b"X-Endless: " + b"y" * 131_072)
+            assert error_of(rest_of(client), 431) == "headers_too_large"
 
-    def test_as_much_as_clients_send_is_fine(self, patient: FakeService) -> None:
-        headers = {f"x-{number}": "y" * 300 for number in range(80)}
-        assert patient.client.get(f"/v1/models?{'q' * 6_000}", headers=headers).status_code == 200
+    @pytest.mark.parametrize(
+        ("head", "most", "status"),
+        [
+            (lambda count: (b"q" * count, b""), 8_192 - len(b"/v1/models?"), 414),
+            (lambda count: (b"", b"X: y\r\n" * count), 98, 431),
+            (lambda count: (b"", b"X: " + b"y" * count + b"\r\n"), 32_768 - len(CLOSING) - len(b"X: \r\n"), 431),
+        ],
+        ids=["target", "headers", "value"],
+    )
+    def test_a_head_may_be_as_large_as_documented(
+        self, patient: FakeService, head: Callable[[int], tuple[bytes, bytes]], most: int, status: int
+    ) -> None:
+        for count, expected in ((most, 200), (most + 1, status)):
+            query, fields = head(count)
+            with connected(patient) as client:
+                client.sendall(b"GET /v1/models?" + query + b" HTTP/1.1\r\n" + CLOSING + fields + b"\r\n")
+                assert rest_of(client).startswith(b"HTTP/1.1 %d " % expected)
 
     def test_malformed_requests_get_the_shape_of_every_error(self, patient: FakeService) -> None:
         for request in (
@@ -127,22 +121,19 @@ class TestBytes:
         settings = ServerSettings(port=0, api_key="k")
         with fake_service(settings=settings) as service, connected(service) as client:
             head = HEAD.replace(b"X-Api-Key: k\r\n", b"")
-            client.sendall(head + b"Transfer-Encoding: chunked\r\n\r\n")
+            client.sendall(head + CHUNKED)
             assert client.recv(65_536).startswith(b"HTTP/1.1 401 ")
             assert flood(client, b"10000\r\n" + b"x" * 65_536 + b"\r\n") < 32 << 20
 
-    @pytest.mark.parametrize("framing", ["announced", "chunked"])
-    def test_a_body_too_large_is_not_read_to_its_end(self, patient: FakeService, framing: str) -> None:
+    @pytest.mark.parametrize(
+        "body",
+        [b"Content-Length: 100000000000\r\n\r\n", CHUNKED + b"20000\r\n" + b"x" * 0x20000],
+        ids=["announced", "chunked"],
+    )
+    def test_a_body_too_large_is_not_awaited(self, patient: FakeService, body: bytes) -> None:
         with connected(patient) as client:
-            if framing == "announced":
-                client.sendall(HEAD + b"Content-Length: 100000000000\r\n\r\n")
-                piece = b"x" * 65_536
-            else:
-                client.sendall(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
-                piece = b"10000\r\n" + b"x" * 65_536 + b"\r\n"
-                client.sendall(piece * 2)
+            client.sendall(HEAD + body)
             assert client.recv(65_536).startswith(b"HTTP/1.1 413 ")
-            assert flood(client, piece) < 32 << 20
 
     def test_the_bodies_of_one_client_take_half_of_the_budget_at_most(self) -> None:
         """Counted until they are answered; a refusal has the shape of its dialect, and says when to come back."""
@@ -209,30 +200,8 @@ def test_a_client_that_leaves_with_requests_still_unread_cancels_the_one_that_ru
     assert not [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
 
 
-def heard_in_time(service: FakeService, talk: Callable[[socket.socket], bytes]) -> bytes:
-    """What a client hears. Where a busy machine let a second pass before its first byte, the server closed without a
-    word, and it tries again."""
-    for _ in range(10):
-        with connected(service) as client, suppress(ConnectionError):
-            if heard := talk(client):
-                return heard
-    raise AssertionError("each time closed too early")
-
-
-def answer_in_time(service: FakeService, sent: bytes) -> bytes:
-    """What comes until the server closes."""
-
-    def talk(client: socket.socket) -> bytes:
-        client.sendall(sent)
-        return rest_of(client)
-
-    return heard_in_time(service, talk)
-
-
 class TestTime:
-    def test_half_sent_requests_are_closed(self, quick: FakeService) -> None:
-        """All other ways to be slow: tests/unit/interfaces/http/test_connection.py."""
-        assert error_of(answer_in_time(quick, HEAD), 408) == "request_timeout"
+    """Of an answer; a request that does not come in time: tests/integration/http/dialects/test_http_dialects.py."""
 
     def test_a_client_that_never_reads_is_cut_off(self) -> None:
         options, settings = FakeOptions(eos_every=0), ServerSettings(port=0, keepalive_s=0.05)
@@ -267,19 +236,15 @@ def await_cut(service: FakeService) -> None:
 class TestConnections:
     def test_silent_connections_keep_nobody_out(self) -> None:
         """530 of them, without a key, made 385 of 387 requests of others fail."""
-        with fake_service(connections=ConnectionLimits(max_connections=8)) as service:
-            address = ("127.0.0.1", service.server.port)
-            silent = [socket.create_connection(address, timeout=PATIENCE_S) for _ in range(60)]
-            half = [socket.create_connection(address, timeout=PATIENCE_S) for _ in range(60)]
-            for client in half:
-                with suppress(OSError):  # those before have given way
-                    client.sendall(HEAD)
+        with fake_service(connections=ConnectionLimits(max_connections=8)) as service, ExitStack() as silent:
+            for sent in (b"", HEAD) * 30:
+                client = silent.enter_context(connected(service))
+                with suppress(OSError):  # it may have given way
+                    client.sendall(sent)
             for _ in range(20):
                 with connected(service) as client:
                     client.sendall(GET.replace(b"/health/live", b"/v1/models"))
                     assert client.recv(65_536).startswith(b"HTTP/1.1 200 ")
-            for client in silent + half:
-                client.close()
 
     def test_a_server_that_answers_on_every_connection_refuses_all_but_health_checks(self) -> None:
         gate = Gate("decode", 1)
@@ -293,6 +258,9 @@ class TestConnections:
                 answer = rest_of(client)
                 assert error_of(answer, 503) == "too_many_connections"
                 assert b"retry-after: 1\r\n" in answer.lower()
+            with connected(service) as client:
+                client.sendall(GET.replace(b"/health/live", b"/v1/messages"))
+                assert b'"type":"overloaded_error"' in rest_of(client)
             assert service.client.get("/health/live").status_code == 200
             gate.open()
             streaming.close()

@@ -1,11 +1,13 @@
-"""One connection on a scripted loop and transport: what it gives up and when, without a clock."""
+"""One connection on a scripted loop and transport, without a clock; and the behaviour of uvicorn that it rests on."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, cast
 
 import pytest
 from uvicorn import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from interfaces.http.dialects import DIALECTS
@@ -16,6 +18,7 @@ from interfaces.http.front.guard import Refusals
 LIMITS = ConnectionLimits(header_timeout_s=10.0, body_timeout_s=20.0, write_timeout_s=100.0)
 HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
 BODY = HEAD + b"Content-Length: 65536\r\n\r\n"
+CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
 GET = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
@@ -96,20 +99,15 @@ class ScriptedTransport(asyncio.Transport):
 
 
 class Client:
-    """What one client does, and what becomes of its connection."""
+    """What one client does, and what becomes of its connection. `stock`: of uvicorn's own class."""
 
-    def __init__(self) -> None:
+    def __init__(self, stock: type[HttpToolsProtocol] | None = None) -> None:
         self.refused: list[str] = []
         self.loop, self.transport = ScriptedLoop(), ScriptedTransport()
-        self.connection = BoundedConnection(
-            LIMITS,
-            ConnectionSlots(8),
-            Refusals(DIALECTS, lambda code, _detail: self.refused.append(code)),
-            Config(app=cast(Any, object()), log_config=None),
-            ServerState(),
-            {},
-            _loop=cast(asyncio.AbstractEventLoop, self.loop),
-        )
+        refusals = Refusals(DIALECTS, lambda code, _detail: self.refused.append(code))
+        make = stock or partial(BoundedConnection, LIMITS, ConnectionSlots(8), refusals)
+        config = Config(app=cast(Any, object()), ws="none", log_config=None, log_level="error")
+        self.connection = make(config, ServerState(), {}, _loop=cast(asyncio.AbstractEventLoop, self.loop))
         self.connection.connection_made(self.transport)
 
     def sends(self, data: bytes, then_s: float = 0.0) -> None:
@@ -129,6 +127,7 @@ class Client:
 
     def waits_for(self, num_bytes: int) -> None:
         """So much of an answer is unsent."""
+        assert isinstance(self.connection, BoundedConnection)
         self.connection._arrival.cancel()
         self.transport.unsent_bytes = num_bytes
         self.connection.pause_writing()
@@ -139,6 +138,51 @@ class Client:
                 return
             self.loop.advance(every_s)
             self.transport.unsent_bytes = max(0, self.transport.unsent_bytes - num_bytes)
+
+
+class TestBytes:
+    @pytest.mark.parametrize(
+        ("start", "piece", "code"),
+        [
+            (HEAD, b"X-%07d: y\r\n" % 1, "headers_too_large"),
+            (HEAD + b"X-Endless: ", b"y" * 65_536, "headers_too_large"),
+            (HEAD, b"x" * 65_536, "headers_too_large"),
+            (b"GET /", b"x" * 65_536, "target_too_long"),
+            (b"", b"\r\n" * 32_768, "invalid_request"),
+            (CHUNKED + b"1;", b"x" * 65_536, "invalid_request"),
+            (CHUNKED + b"0\r\nX: ", b"x" * 65_536, "invalid_request"),
+            (CHUNKED + b"0\r\n", b"X: %d\r\n" % 1 * 8_192, "invalid_request"),
+        ],
+        ids=["headers", "value", "name", "target", "blank", "extension", "trailer", "trailers"],
+    )
+    def test_what_has_no_end_is_refused(self, start: bytes, piece: bytes, code: str) -> None:
+        client, num_sent = Client(), 0
+        client.sends(start)
+        while not client.refused and num_sent < 4 * 65_536:
+            client.sends(piece)
+            num_sent += len(piece)
+        assert client.refused == [code]
+        assert num_sent <= 65_536
+        assert client.transport.is_over
+
+    def test_trailers_are_no_headers(self) -> None:
+        """The guard has looked at the headers when they come."""
+        client = Client()
+        client.sends(CHUNKED)
+        headers = client.connection.cycle.scope["headers"]
+        client.sends(b"0\r\nHost: evil\r\n\r\n")
+        assert headers == [(b"host", b"localhost"), (b"transfer-encoding", b"chunked")]
+
+    def test_a_body_that_was_answered_is_discarded_up_to_a_limit(self) -> None:
+        client, num_sent = Client(), 0
+        client.sends(CHUNKED)
+        client.is_answered()
+        while not client.refused and num_sent < 32 << 20:
+            client.sends(b"8000\r\n" + b"x" * 0x8000 + b"\r\n")
+            num_sent += 0x8000
+        assert client.refused == ["body_too_large"]
+        assert num_sent + 0x8000 >= 16 << 20
+        assert client.transport.written.count(b"HTTP/1.1") == 1
 
 
 class TestArrival:
@@ -229,9 +273,84 @@ class TestDeparture:
         half.sends(HEAD)
         body.sends(BODY)
         for client in (silent, half, body):
+            assert isinstance(client.connection, BoundedConnection)
             client.connection.evict()
             assert client.transport.is_over
             assert client.refused == ["too_many_connections"]
         assert silent.transport.written == b""
         assert half.transport.written.startswith(b"HTTP/1.1 503 ")
         assert body.transport.written.startswith(b"HTTP/1.1 503 ")
+
+
+class TestUvicorn:
+    """The behaviour of uvicorn's protocol class that BoundedConnection builds on or makes good. If one fails with a new
+    uvicorn, that part of BoundedConnection has to change, or can go where uvicorn has got a bound of its own."""
+
+    def test_it_bounds_neither_time_nor_bytes(self) -> None:
+        for start in (b"", HEAD + b"X: ", b"GET /", CHUNKED + b"1;"):
+            client = Client(HttpToolsProtocol)
+            client.sends(start + b"x" * 1_000_000 if start else start)
+            client.connection.pause_writing()
+            assert (client.loop.timers, client.transport.written, client.transport.is_over) == ([], b"", False)
+
+    def test_trailers_join_the_list_that_headers_names(self) -> None:
+        client = Client(HttpToolsProtocol)
+        client.sends(CHUNKED)
+        assert client.connection.headers is client.connection.cycle.scope["headers"]
+        client.sends(b"0\r\nHost: evil\r\n\r\n")
+        assert (b"host", b"evil") in client.connection.headers
+
+    def test_what_the_parser_or_a_callback_refuses_ends_in_send_400_response(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        told: list[str] = []
+        monkeypatch.setattr(HttpToolsProtocol, "send_400_response", lambda _self, message: told.append(message))
+        Client(HttpToolsProtocol).sends(b"no http\r\n\r\n")
+        Client(HttpToolsProtocol).sends(b"GET no-path HTTP/1.1\r\n\r\n")
+        assert len(told) == 2
+
+    def test_an_answer_closes_the_connection_that_is_not_to_be_kept(self) -> None:
+        client = Client(HttpToolsProtocol)
+        client.sends(GET)
+        client.connection.cycle.keep_alive = False
+        client.is_answered()
+        assert client.transport.is_over
+
+    def test_a_body_that_comes_after_its_answer_is_thrown_away(self) -> None:
+        client = Client(HttpToolsProtocol)
+        client.sends(BODY)
+        client.is_answered()
+        client.sends(b"x" * 65_536 + GET)
+        assert client.connection.cycle.scope["method"] == "GET"
+
+    def test_who_waits_for_a_body_hears_of_a_disconnect(self) -> None:
+        client = Client(HttpToolsProtocol)
+        client.sends(BODY)
+        cycle = client.connection.cycle
+        cycle.disconnected = True
+        cycle.message_event.set()
+        with pytest.raises(StopIteration) as returned:
+            cycle.receive().send(None)
+        assert returned.value.value == {"type": "http.disconnect"}
+
+    def test_a_request_before_its_answer_stops_the_reading(self) -> None:
+        """Then nobody would see the client leave."""
+        client = Client(HttpToolsProtocol)
+        client.sends(GET + GET)
+        assert client.connection.flow.read_paused
+
+    def test_the_time_between_requests_ends_in_timeout_keep_alive_handler(self) -> None:
+        client = Client(HttpToolsProtocol)
+        client.sends(GET)
+        client.is_answered()
+        (timer,) = client.loop.timers
+        assert timer.callback == client.connection.timeout_keep_alive_handler
+        client.sends(b"G")
+        assert timer.callback is None
+
+    def test_an_answer_begins_with_the_default_headers(self) -> None:
+        client = Client(HttpToolsProtocol)
+        client.connection.server_state.default_headers = [(b"date", b"today")]
+        client.sends(GET)
+        client.is_answered()
+        assert client.transport.written.startswith(b"HTTP/1.1 200 OK\r\ndate: today\r\n")

@@ -1,41 +1,13 @@
-"""Limits of one connection: the rest of a body, and slots."""
+"""The slots of connections."""
 
 import pytest
 
 from interfaces.http.front.connection_limits import (
     RESERVED_CONNECTIONS,
     ConnectionSlots,
-    MessageMeter,
     Slot,
     shared_address,
 )
-
-
-def test_what_is_still_to_come_of_an_announced_body_is_counted_down() -> None:
-    meter = MessageMeter()
-    meter.begin()
-    meter.header(b"Content-Length", b"5000")
-    assert meter.rest_bytes == 0  # the head may go on
-    meter.headers_complete()
-    assert meter.rest_bytes == 5000
-    meter.body(4096)
-    assert meter.rest_bytes == 904
-    meter.body(904)
-    meter.complete()
-    assert meter.rest_bytes == 0
-
-
-def test_a_length_that_is_none_or_that_a_trailer_names_announces_nothing() -> None:
-    meter = MessageMeter()
-    meter.begin()
-    meter.header(b"content-length", b"-7")
-    meter.headers_complete()
-    meter.header(b"content-length", b"9000")
-    assert meter.rest_bytes == 0
-    meter.complete()
-    meter.begin()
-    meter.headers_complete()
-    assert meter.rest_bytes == 0
 
 
 class Silent:
