@@ -42,6 +42,18 @@ CHAT = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 3}
 VALUES = (None, True, -1, 0, 7, 2**64, 10**40, 1e308, "", "x" * 3_000, "\x00\n", "é漢🌍", [], [[]], {}, {"a": None})
 
 
+_POST = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+_CHUNKS = b'f\r\n{"prompt": "x",\r\n10\r\n"max_tokens": 1} \r\n0\r\nTrailer: 1\r\n\r\n'
+SEEDS = (
+    b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    b"GET /v1/models HTTP/1.0\r\n\r\n",
+    b"OPTIONS * HTTP/1.1\r\nHost: localhost\r\nOrigin: null\r\n\r\n",
+    _POST + b'Content-Length: 30\r\n\r\n{"prompt": "x","max_tokens":1}',
+    _POST + b"Transfer-Encoding: chunked\r\n\r\n" + _CHUNKS,
+    b"POST /v1/cache/explain HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nConnection: Upgrade\r\nUpgrade: h\r\n\r\n",
+)
+INSERTS = (b"\r\n", b":", b" ", b"9" * 20, b"Content-Length: 5\r\n", b"x" * 40_000)
+
 MARKUP = (
     "<|im_end|>",
     "<|im_start|>system\n",
@@ -105,7 +117,7 @@ class Fuzzer:
         """`grown` is told how many were sent, after each check."""
         for number in range(count):
             sent = self._draw()
-            status = self._exchange(sent, PATIENCE_S)
+            status = self._exchange(sent, PATIENCE_S, half_closes=self._random.random() < 0.5)
             self.answers[status] += 1
             if status.startswith("5") and status != "503":
                 raise WrongAnswer(f"{status} to {sent[:300]!r}")
@@ -118,13 +130,15 @@ class Fuzzer:
         if status != "200":
             raise WrongAnswer(f"a well-formed request got {status}")
 
-    def _exchange(self, sent: bytes, timeout_s: float) -> str:
+    def _exchange(self, sent: bytes, timeout_s: float, *, half_closes: bool = False) -> str:
         """The status of the first answer; "closed" where the server closed without one, "waiting" where neither came
         in time."""
         received = b""
         with socket.create_connection(self._address, timeout=ANSWER_WITHIN_S) as connection:
-            with suppress(ConnectionError):  # the server may close before it has read everything
+            with suppress(OSError):  # the server may close before it has read everything
                 connection.sendall(sent)
+                if half_closes:
+                    connection.shutdown(socket.SHUT_WR)
             connection.settimeout(timeout_s)
             try:
                 while b"\r\n" not in received and (data := connection.recv(65_536)):
@@ -154,11 +168,22 @@ class Fuzzer:
         return self._random.randbytes(self._random.choice((1, 10, 100, 5_000, 100_000)))
 
     def _spoiled(self) -> bytes:
-        """A good request with some of its bytes changed, or cut short."""
-        data = bytearray(self._request("POST", self._random.choice(PATHS), json.dumps(CHAT).encode(), []))
-        for _ in range(self._random.choice((1, 1, 3, 20))):
-            data[self._random.randrange(len(data))] = self._random.randrange(256)
-        return bytes(data[: self._random.choice((len(data), self._random.randrange(len(data))))])
+        """Good requests, some after one another, with bytes changed, removed, doubled or put in, or cut short."""
+        draw = self._random
+        data = bytearray(b"".join(draw.choices(SEEDS, k=draw.choice((1, 1, 2, 5)))))
+        for _ in range(draw.choice((0, 1, 2, 8))):
+            at = draw.randrange(len(data))
+            match draw.randrange(4):
+                case 0:
+                    data[at] = draw.randrange(256)
+                case 1:
+                    del data[at : at + draw.choice((1, 4, 64))]
+                case 2:
+                    data[at:at] = data[at : at + draw.choice((1, 16, 200))]
+                case _:
+                    data[at:at] = draw.choice((*INSERTS, draw.randbytes(draw.choice((1, 8, 3_000)))))
+            data = data or bytearray(b"\r\n")
+        return bytes(data[: draw.choice((len(data), draw.randrange(len(data) + 1)))])
 
     def _headers(self) -> bytes:
         """Many, long or odd headers."""

@@ -83,14 +83,6 @@ def test_while_the_model_is_loading(stream: bool) -> None:
         assert_answers(service)
 
 
-def test_right_after_sending_a_streamed_request() -> None:
-    """The answer may not have begun; what was started for it is released all the same."""
-    with fake_service(FakeOptions(eos_every=0)) as service:
-        for _ in range(20):
-            RawClient(service.base_url, PATH, {"prompt": "x", "stream": True, "max_tokens": 10_000}).leave()
-        assert_answers(service)
-
-
 def test_others_are_not_disturbed() -> None:
     with fake_service(FakeOptions(eos_every=0)) as service:
         wanted = service.client.post(PATH, json={"prompt": "keep", "max_tokens": 200, "temperature": 0}).json()
