@@ -1,12 +1,12 @@
 """The metrics of `catalogue`, fed from events through a meter.
 
-`FEEDS` gives for each type of event the points that it adds, `READ` the points that are computed when metrics are
-collected. Counters and gauges are kept here and read by the exporters, `GET /metrics` among them; histograms are kept
-by the SDK.
+`FEEDS` gives for each type of event the points that it adds, `READ` the points that are read when metrics are
+collected: what `/admin` shows too is counted by LiveFigures and read from there. Other counters and gauges are kept
+here and read by the exporters, `GET /metrics` among them; histograms are kept by the SDK.
 
 Names that clients invent never become attribute values: a refused request counts under the model it named only if that
 model has been served here. Computed prompt tokens are counted as they are computed, so that a cancelled prefill counts
-for what it cost; output tokens, and those that the first choice reused, are counted when the choice ends.
+for what it cost, and reused ones when they are restored, for the first choice only; output tokens when a choice ends.
 """
 
 from collections import Counter
@@ -21,9 +21,11 @@ from adapters.otel import semconv as names
 from adapters.otel.catalogue import CATALOGUE, Metric, MetricKind
 from application import events as on
 from application.services.event_sinks import EventRouter, Handler
-from application.services.request_timelines import RequestTimeline, RequestTimelines, Stage
+from application.services.live_figures import LiveFigures
+from application.services.request_timelines import RequestTimeline, Stage
 from domain.ids import ModelId, RequestId
 from domain.prefix.explanation import TAKES_NO_PART, TIER_NAMES, StopReason
+from domain.request.request import Usage
 
 MAX_KNOWN_MODELS = 1_024
 
@@ -59,8 +61,9 @@ class Point(NamedTuple):
 class View:
     """The state that feeds read besides their event. Not thread-safe: events and readings are serialised."""
 
-    def __init__(self, timelines: RequestTimelines) -> None:
-        self.timelines = timelines
+    def __init__(self, figures: LiveFigures) -> None:
+        self.figures = figures
+        self.timelines = figures.timelines
         self.known_models: set[ModelId] = set()
 
     def note_models(self, *models: ModelId) -> None:
@@ -100,12 +103,6 @@ def _matched(event: on.PrefixMatched, view: View) -> Iterator[Point]:
         yield Point(catalogue.PREFIX_LOOKUPS, 1, found)
 
 
-def _computed(event: on.PrefillChunkComputed, view: View) -> Iterator[Point]:
-    if (one := view.timelines.of(event.id)) is not None:
-        origin = "recomputed" if event.is_resumed else "computed"
-        yield Point(catalogue.PROMPT_TOKENS, event.end - event.start, _origin(one, origin))
-
-
 def _preempted(event: on.RequestPreempted, view: View) -> Iterator[Point]:
     if (one := view.timelines.of(event.id)) is not None:
         yield Point(catalogue.REQUESTS_PREEMPTED, 1, _model(one.model))
@@ -124,14 +121,8 @@ def _first_token(event: on.FirstToken, view: View) -> Iterator[Point]:
 
 
 def _received(event: on.TokensReceived, view: View) -> Iterator[Point]:
-    """One value for all sequences that waited equally long: those that decode together."""
-    gaps: set[tuple[ModelId, int]] = set()
-    for id, _ in event.counts:
-        one = view.timelines.of(id)
-        if one is not None and one.last_tokens_ns == event.at_ns and one.gap_ns is not None:
-            gaps.add((one.model, one.gap_ns))
-    for model, gap_ns in gaps:
-        yield Point(catalogue.INTER_TOKEN_LATENCY, gap_ns / 1e9, _model(model))
+    for model, gap_s in view.timelines.gaps(event):
+        yield Point(catalogue.INTER_TOKEN_LATENCY, gap_s, _model(model))
 
 
 def _ended(event: on.RequestEnded, view: View) -> Iterator[Point]:
@@ -151,14 +142,6 @@ def _ended(event: on.RequestEnded, view: View) -> Iterator[Point]:
         per_token_s = one.time_per_output_token_s(event.at_ns, usage.completion_tokens)
         yield Point(catalogue.TIME_PER_OUTPUT_TOKEN, per_token_s, request)
     yield Point(catalogue.REQUESTS_ENDED, 1, {**model, names.CAIRN_REASON: event.reason, **error})
-    yield Point(catalogue.OUTPUT_TOKENS, usage.completion_tokens, model)
-    for drafter, num_proposed in usage.proposed.items():
-        of_drafter = {**model, names.CAIRN_DRAFTER: drafter}
-        yield Point(catalogue.PROPOSED_TOKENS, num_proposed, of_drafter)
-        yield Point(catalogue.ACCEPTED_TOKENS, usage.accepted.get(drafter, 0), of_drafter)
-    if not one.queued.choice:  # a further choice resumes from the prompt of the first one
-        for tier in TIER_NAMES:
-            yield Point(catalogue.PROMPT_TOKENS, usage.reused.get(tier, 0), _origin(one, tier))
 
 
 def _images_matched(event: on.ImagesMatched, view: View) -> Iterator[Point]:
@@ -230,7 +213,6 @@ FEEDS: Mapping[type, Feed] = {
     on.RequestQueued: _queued,
     on.RequestAdmitted: _admitted,
     on.PrefixMatched: _matched,
-    on.PrefillChunkComputed: _computed,
     on.RequestPreempted: _preempted,
     on.DecodeStarted: _decode_started,
     on.FirstToken: _first_token,
@@ -269,28 +251,47 @@ def _named(attribute: str, counts: Mapping[str, int]) -> Iterable[tuple[float, A
     return [(count, {attribute: name}) for name, count in counts.items()]
 
 
+def _prompt_tokens(view: View) -> Iterator[tuple[float, Attributes]]:
+    for (model, origin), num_tokens in view.figures.tokens().items():
+        if origin != "output":
+            yield num_tokens, {**_model(model), names.CAIRN_ORIGIN: origin}
+
+
+def _drafted(view: View, counts: Callable[[Usage], Mapping[str, int]]) -> Iterator[tuple[float, Attributes]]:
+    for model, usage in view.figures.usages().items():
+        for drafter, num_tokens in counts(usage).items():
+            yield num_tokens, {**_model(model), names.CAIRN_DRAFTER: drafter}
+
+
 READ: Mapping[Metric, Callable[[View], Iterable[tuple[float, Attributes]]]] = {
     catalogue.REQUESTS_WAITING: lambda view: _named(names.GEN_AI_RESPONSE_MODEL, view.num_open(Stage.WAITING)),
     catalogue.REQUESTS_RUNNING: lambda view: _named(
         names.GEN_AI_RESPONSE_MODEL, view.num_open(Stage.PREFILLING, Stage.DECODING)
     ),
     catalogue.REQUESTS_WAITING_FOR: lambda view: _named(names.CAIRN_REASON, view.timelines.num_waiting_for()),
+    catalogue.PROMPT_TOKENS: _prompt_tokens,
+    catalogue.OUTPUT_TOKENS: lambda view: [
+        (usage.completion_tokens, _model(model)) for model, usage in view.figures.usages().items()
+    ],
+    catalogue.PROPOSED_TOKENS: lambda view: _drafted(view, lambda usage: usage.proposed),
+    catalogue.ACCEPTED_TOKENS: lambda view: _drafted(view, lambda usage: usage.accepted),
 }
 
 
 class MetricEvents(EventRouter):
-    """An event sink; `timelines` takes each event before it. `other_failures`: events that other sinks failed on, by
-    type, which are counted with its own. `trace_of`: a request's trace, which becomes the exemplar of its latencies."""
+    """An event sink; the timelines of `figures` take each event before it. `other_failures`: events that other sinks
+    failed on, by type, which are counted with its own. `trace_of`: a request's trace, which becomes the exemplar of its
+    latencies."""
 
     def __init__(
         self,
         meter: Meter,
-        timelines: RequestTimelines,
+        figures: LiveFigures,
         other_failures: Callable[[], Mapping[str, int]] = dict,
         trace_of: TraceLookup = no_trace,
     ) -> None:
         super().__init__("metrics", {kind: self._recording(feed) for kind, feed in FEEDS.items()})
-        self._view = View(timelines)
+        self._view = View(figures)
         self._trace_of = trace_of
         self._other_failures = other_failures
         self._histograms: dict[Metric, Histogram] = {}
@@ -341,7 +342,8 @@ class MetricEvents(EventRouter):
     def _observed(self, metric: Metric) -> list[Observation]:
         """The points of a counter or gauge; called by the thread that collects."""
         if metric is catalogue.TELEMETRY_FAILURES:
-            found = _named(names.CAIRN_EVENT, Counter(self.failures()) + Counter(self._other_failures()))
+            failures = self.failures(), self._view.figures.failures(), self._other_failures()
+            found = _named(names.CAIRN_EVENT, sum(map(Counter[str], failures), Counter[str]()))
         elif metric in READ:
             found = READ[metric](self._view)
         else:

@@ -29,7 +29,7 @@ from application.installation import installed_version
 from application.ports.clock import Clock
 from application.services.event_sinks import EventFanOut
 from application.services.faults import explained
-from application.services.request_timelines import RequestTimelines
+from application.services.live_figures import LiveFigures
 from domain.ids import RequestId
 
 SHUTDOWN_TIMEOUT_S = 5.0
@@ -98,7 +98,7 @@ class PrometheusText:
         return MetricsText(encode(self._registry), content_type)
 
 
-def build_pipeline(plan: ExportPlan, serve_metrics: bool, clock: Clock, timelines: RequestTimelines) -> Telemetry:
+def build_pipeline(plan: ExportPlan, serve_metrics: bool, clock: Clock, figures: LiveFigures) -> Telemetry:
     """Build the telemetry of a plan with at least one signal; the others have no provider and no sink."""
     resource = build_resource(os.environ)
     text = PrometheusText() if serve_metrics else None
@@ -107,7 +107,7 @@ def build_pipeline(plan: ExportPlan, serve_metrics: bool, clock: Clock, timeline
         logging.getLogger(exporter.__module__).addFilter(_EXPLAINING)
     return assemble(
         clock,
-        timelines,
+        figures,
         build_tracer_provider(plan, resource) if plan.traces else None,
         build_meter_provider(plan, resource, readers) if readers or plan.metrics else None,
         metrics_text=text,
@@ -117,7 +117,7 @@ def build_pipeline(plan: ExportPlan, serve_metrics: bool, clock: Clock, timeline
 
 def assemble(
     clock: Clock,
-    timelines: RequestTimelines,
+    figures: LiveFigures,
     tracers: TracerProvider | None,
     meters: MeterProvider | None,
     *,
@@ -129,7 +129,7 @@ def assemble(
     spans = SpanEvents(tracers.get_tracer(SCOPE, version), clock, content=content) if tracers else None
     failures, trace_of = (spans.failures, spans.trace_of) if spans else (dict[str, int], no_trace)
     meter = meters.get_meter(SCOPE, version) if meters else None
-    metrics = MetricEvents(meter, timelines, failures, trace_of) if meter else None
+    metrics = MetricEvents(meter, figures, failures, trace_of) if meter else None
 
     def wrap(app: AsgiApp) -> AsgiApp:
         return HttpTracing(app, tracers or NoOpTracerProvider(), meters or NoOpMeterProvider())

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from adapters.otel.telemetry import CONSOLE, OTLP, ExportPlan, Telemetry
 from application.ports.clock import Clock
-from application.services.request_timelines import RequestTimelines
+from application.services.live_figures import LiveFigures
 from application.settings import TelemetrySettings
 
 _logger = logging.getLogger("cairn.telemetry")
@@ -82,7 +82,7 @@ def _speaks_http(environment: Mapping[str, str], signal: str) -> bool:
     return True
 
 
-def build_telemetry(settings: TelemetrySettings, clock: Clock, timelines: RequestTimelines) -> Telemetry:
+def build_telemetry(settings: TelemetrySettings, clock: Clock, figures: LiveFigures) -> Telemetry:
     """Build telemetry. An absent collector is no error here: the exporter's own thread finds and logs it.
 
     Traces are on when an exporter is configured; metrics when one is, or when `/metrics` is served.
@@ -95,4 +95,4 @@ def build_telemetry(settings: TelemetrySettings, clock: Clock, timelines: Reques
         return Telemetry()
     from adapters.otel.pipeline import build_pipeline
 
-    return build_pipeline(plan, serve_metrics, clock, timelines)
+    return build_pipeline(plan, serve_metrics, clock, figures)

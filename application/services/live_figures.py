@@ -1,16 +1,21 @@
-"""Figures of the last minutes, folded from events into `domain/health/live_figures`, and of drafts since the start.
+"""The counts and latencies of requests, folded from events: one source for `/admin`, `cairn status` and metrics.
+
+What is counted here is counted nowhere else: the exporters read these counts when they collect. Latencies are the
+exception. OpenTelemetry has no instrument for a histogram that somebody else keeps, and the buckets that exporters ask
+for are too wide for a page's percentiles, so the adapter records the same durations in the SDK's histograms.
 
 A request's prompt counts as looked up once, whatever `n` is, and only where something could have been reused: not for
 models whose cache cannot be captured, nor for requests that demand that every token be computed.
 """
 
 from collections import Counter
+from collections.abc import Mapping
 
 from application.events import FirstToken, PrefillChunkComputed, PrefixMatched, RequestEnded, TokensReceived
 from application.ports.clock import Clock
 from application.services.event_sinks import EventRouter
 from application.services.request_timelines import RequestTimelines
-from domain.health.live_figures import LiveReading, LiveWindows
+from domain.health.live_figures import NUM_SLICES, SLICE_S, Counts, LiveReading, Readings, bucket_of
 from domain.ids import ModelId
 from domain.prefix.explanation import TAKES_NO_PART
 from domain.request.request import Usage
@@ -21,8 +26,9 @@ class LiveFigures(EventRouter):
 
     def __init__(self, clock: Clock, timelines: RequestTimelines) -> None:
         self._clock = clock
-        self._timelines = timelines
-        self._windows = LiveWindows()
+        self.timelines = timelines
+        self._counts = Counts()
+        self._readings = Readings[Counts](SLICE_S * 10**9, NUM_SLICES)
         self._usage: dict[ModelId, Usage] = {}
         super().__init__(
             "live figures",
@@ -37,14 +43,19 @@ class LiveFigures(EventRouter):
 
     def read(self) -> LiveReading:
         """The present figures. Any thread."""
-        return self.between(lambda: self._windows.read(self._clock.now_ns()))
+        now_ns = self._clock.now_ns()
+        return LiveReading.of(self.between(lambda: self._readings.starts(now_ns, self._counts.copy())), now_ns)
 
-    def usage(self, model: ModelId) -> Usage:
-        """The sums of a model's ended requests since the start, without reused tokens. Any thread."""
-        return self.between(lambda: self._usage.get(model, Usage(0, 0)))
+    def tokens(self) -> Mapping[tuple[ModelId, str], int]:
+        """Tokens since the start by model and origin. Any thread."""
+        return self.between(lambda: dict(self._counts.tokens))
+
+    def usages(self) -> Mapping[ModelId, Usage]:
+        """The sums of each model's ended requests since the start, without reused tokens. Any thread."""
+        return self.between(lambda: dict(self._usage))
 
     def _ended(self, event: RequestEnded) -> None:
-        timeline, usage = self._timelines.of(event.id), event.usage
+        timeline, usage = self.timelines.of(event.id), event.usage
         if timeline is None or timeline.ended is not event:
             return
         seen = self._usage.get(timeline.model, Usage(0, 0))
@@ -55,23 +66,35 @@ class LiveFigures(EventRouter):
             accepted=Counter(seen.accepted) + Counter(usage.accepted),
         )
 
+    def _at(self, at_ns: int) -> Counts:
+        """The counts, for a change at this time."""
+        self._readings.before_change(at_ns, self._counts.copy)
+        return self._counts
+
     def _matched(self, event: PrefixMatched) -> None:
-        if (timeline := self._timelines.of(event.id)) is not None and timeline.is_first_lookup(event):
-            takes_part = event.reason not in TAKES_NO_PART
-            self._windows.add_lookup(event.reused, event.num_prompt, event.at_ns, takes_part=takes_part)
+        if (timeline := self.timelines.of(event.id)) is not None and timeline.is_first_lookup(event):
+            counts = self._at(event.at_ns)
+            for tier, num_tokens in event.reused.items():
+                counts.tokens[timeline.model, tier] += num_tokens
+            if event.reason not in TAKES_NO_PART:
+                counts.num_lookups += 1
+                counts.num_looked_up += event.num_prompt
 
     def _computed(self, event: PrefillChunkComputed) -> None:
-        origin = "recomputed" if event.is_resumed else "computed"
-        self._windows.add_tokens(origin, event.end - event.start, event.at_ns)
+        if (timeline := self.timelines.of(event.id)) is not None:
+            origin = "recomputed" if event.is_resumed else "computed"
+            self._at(event.at_ns).tokens[timeline.model, origin] += event.end - event.start
 
     def _first_token(self, event: FirstToken) -> None:
-        timeline = self._timelines.of(event.id)
+        timeline = self.timelines.of(event.id)
         if timeline is not None and timeline.first_token_ns == event.at_ns:
-            self._windows.add_first_token((event.at_ns - timeline.queued.at_ns) / 1e9, event.at_ns)
+            waited_s = (event.at_ns - timeline.queued.at_ns) / 1e9
+            self._at(event.at_ns).first_token[bucket_of(waited_s)] += 1
 
     def _received(self, event: TokensReceived) -> None:
+        counts = self._at(event.at_ns)
         for id, num_tokens in event.counts:
-            self._windows.add_tokens("output", num_tokens, event.at_ns)
-            timeline = self._timelines.of(id)
-            if timeline is not None and timeline.last_tokens_ns == event.at_ns and timeline.gap_ns is not None:
-                self._windows.add_gap(timeline.gap_ns / 1e9, num_tokens, event.at_ns)
+            if (timeline := self.timelines.of(id)) is not None:
+                counts.tokens[timeline.model, "output"] += num_tokens
+        for _, gap_s in self.timelines.gaps(event):
+            counts.inter_token[bucket_of(gap_s)] += 1

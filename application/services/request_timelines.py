@@ -185,6 +185,16 @@ class RequestTimelines(EventRouter):
         """The timeline itself, open or ended: for event sinks, while they handle an event."""
         return self._open.get(id) or self._ended.get(id)
 
+    def gaps(self, event: TokensReceived) -> set[tuple[ModelId, float]]:
+        """The seconds a token since the last delivery of each sequence, by model: for event sinks. Sequences that
+        waited equally long, as those that decode together, count once."""
+        found = (self.of(id) for id, _ in event.counts)
+        return {
+            (one.model, one.gap_ns / 1e9)
+            for one in found
+            if one is not None and one.last_tokens_ns == event.at_ns and one.gap_ns is not None
+        }
+
     @property
     def num_open(self) -> int:
         return len(self._open)

@@ -1,18 +1,26 @@
-"""Figures of the last quarter of an hour: latencies, tokens by origin and reuse, in slices of five seconds.
+"""Counts and latencies of requests, added up since the start, and the figures of the last quarter of an hour.
 
-Memory is bounded: a slice holds a few counts and two sketches, and a sketch counts durations in some 500 buckets. Each
-bucket is 4 % wider than the one before it, from 10 us to one hour, so that a quantile is off by 2 % at most; a shorter
-or longer duration counts as the shortest or the longest. Sketches add up.
+A window is the difference of two readings of the same counts:
+
+    start                  reading    reading            now
+      |--------- ... ---------|----------|----------------|
+                              |<-- a window: now - then ->|
+
+Memory is bounded: a reading holds a few counts and two histograms, and a histogram has some 500 buckets. Each bucket is
+4 % wider than the one before it, from 10 us to one hour, so that a quantile is off by 2 % at most; a shorter or longer
+duration counts as the shortest or the longest.
 """
 
 import math
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from functools import lru_cache
+from itertools import accumulate, pairwise, starmap
 from typing import Generic, TypeVar
 
+from domain.ids import ModelId
 from domain.prefix.explanation import TIER_NAMES
 
 SHORTEST_S, LONGEST_S = 1e-5, 3600.0
@@ -20,51 +28,22 @@ _LOG_WIDTH = math.log(1.04)
 _LAST = math.ceil(math.log(LONGEST_S / SHORTEST_S) / _LOG_WIDTH)
 
 
-class LatencySketch:
-    """Counts of durations in buckets. Not thread-safe. The last quantiles are cached until a value is added."""
-
-    __slots__ = ("_asked", "_counts")
-
-    def __init__(self) -> None:
-        self._counts: Counter[int] = Counter()
-        self._asked: tuple[tuple[float, ...], tuple[float | None, ...]] | None = None
-
-    @classmethod
-    def of(cls, sketches: "Iterable[LatencySketch]") -> "LatencySketch":
-        """Returns the sum of several sketches."""
-        whole = cls()
-        for sketch in sketches:
-            whole._counts.update(sketch._counts)
-        return whole
-
-    @property
-    def num(self) -> int:
-        return self._counts.total()
-
-    def add(self, seconds: float, times: int = 1) -> None:
-        self._counts[_bucket(seconds)] += times
-        self._asked = None
-
-    def quantiles(self, *shares: float) -> tuple[float | None, ...]:
-        """Returns the seconds that each share (0 to 1, nearest rank) of the values did not exceed; None without
-        values."""
-        if not self._counts:
-            return (None,) * len(shares)
-        if self._asked is None or self._asked[0] != shares:
-            self._asked = shares, self._look_up(shares)
-        return self._asked[1]
-
-    def _look_up(self, shares: tuple[float, ...]) -> tuple[float, ...]:
-        buckets = sorted(self._counts)
-        ranks = list(accumulate(self._counts[bucket] for bucket in buckets))
-        wanted = (max(1, math.ceil(share * ranks[-1])) for share in shares)
-        return tuple(_middle(buckets[bisect_left(ranks, rank)]) for rank in wanted)
-
-
-def _bucket(seconds: float) -> int:
+def bucket_of(seconds: float) -> int:
+    """Returns the number of the bucket that counts a duration."""
     if seconds <= SHORTEST_S:
         return 0
     return min(_LAST, math.ceil(math.log(seconds / SHORTEST_S) / _LOG_WIDTH))
+
+
+def quantiles(buckets: Mapping[int, int], *shares: float) -> tuple[float | None, ...]:
+    """Returns the seconds that each share (0 to 1, nearest rank) of the durations did not exceed; None without any.
+    `buckets`: the number of durations in each."""
+    if not buckets:
+        return (None,) * len(shares)
+    order = sorted(buckets)
+    ranks = list(accumulate(buckets[bucket] for bucket in order))
+    wanted = (max(1, math.ceil(share * ranks[-1])) for share in shares)
+    return tuple(_middle(order[bisect_left(ranks, rank)]) for rank in wanted)
 
 
 def _middle(bucket: int) -> float:
@@ -74,6 +53,72 @@ def _middle(bucket: int) -> float:
 
 ORIGINS = ("computed", *TIER_NAMES, "recomputed", "output")
 """The origins of tokens: computed or reused from a tier, recomputed after a preemption, or generated."""
+
+
+@dataclass(slots=True, eq=False)
+class Counts:
+    """Counts since the start. `tokens`: by model and origin. `num_lookups`: those that could have reused something;
+    `num_looked_up`: the tokens of their prompts. `first_token`: durations from the queue to the first token by bucket;
+    `inter_token`: those between two deliveries of an answer, a token."""
+
+    tokens: Counter[tuple[ModelId, str]] = field(default_factory=Counter[tuple[ModelId, str]])
+    num_lookups: int = 0
+    num_looked_up: int = 0
+    first_token: Counter[int] = field(default_factory=Counter[int])
+    inter_token: Counter[int] = field(default_factory=Counter[int])
+
+    def since(self, earlier: "Counts") -> "Counts":
+        """Returns the difference to an earlier reading."""
+        return Counts(
+            self.tokens - earlier.tokens,
+            self.num_lookups - earlier.num_lookups,
+            self.num_looked_up - earlier.num_looked_up,
+            self.first_token - earlier.first_token,
+            self.inter_token - earlier.inter_token,
+        )
+
+    def copy(self) -> "Counts":
+        return self.since(Counts())
+
+    def by_origin(self) -> Mapping[str, int]:
+        """Tokens by origin, of all models."""
+        found: dict[str, int] = dict.fromkeys(ORIGINS, 0)
+        for (_, origin), num_tokens in self.tokens.items():
+            found[origin] += num_tokens
+        return found
+
+
+T = TypeVar("T")
+
+
+class Readings(Generic[T]):
+    """A value as it was at the start of each of the last `num_slices` slices of time; the number of a slice is
+    `at_ns // slice_ns`. It is read just before its first change in a slice: a slice without a change needs no reading.
+    Times are of one monotonic clock; a change that is reported late counts in the newest slice. Not thread-safe."""
+
+    def __init__(self, slice_ns: int, num_slices: int) -> None:
+        self.slice_ns = slice_ns
+        self.num_slices = num_slices
+        self._kept: dict[int, T] = {}
+
+    def before_change(self, at_ns: int, read: Callable[[], T]) -> None:
+        """Notes that the value changes at `at_ns`, after this call."""
+        number = at_ns // self.slice_ns
+        if number > next(reversed(self._kept), -1):
+            self._kept[number] = read()
+            for old in [kept for kept in self._kept if kept <= number - self.num_slices]:
+                del self._kept[old]
+
+    def starts(self, now_ns: int, value: T) -> list[T]:
+        """Returns the value at the start of each slice, oldest first, and `value`, the present one."""
+        newest, found = now_ns // self.slice_ns, [value]
+        for number in range(newest, newest - self.num_slices, -1):
+            found.append(self._kept.get(number, found[-1]))
+        return found[::-1]
+
+    def __len__(self) -> int:
+        """The number of readings; for leak checks."""
+        return len(self._kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +131,8 @@ class Latency:
     p99_s: float | None
 
     @classmethod
-    def of(cls, sketch: LatencySketch) -> "Latency":
-        return cls(sketch.num, *sketch.quantiles(0.5, 0.9, 0.99))
+    def of(cls, buckets: Counter[int]) -> "Latency":
+        return cls(buckets.total(), *quantiles(buckets, 0.5, 0.9, 0.99))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +144,12 @@ class Reuse:
     num_lookups: int
     num_prompt_tokens: int
     hit_rate: Mapping[str, float] | None
+
+    @classmethod
+    def of(cls, window_s: int, found: Counts) -> "Reuse":
+        num_prompt, tokens = found.num_looked_up, found.by_origin()
+        rates = {tier: tokens[tier] / num_prompt for tier in TIER_NAMES} if num_prompt else None
+        return cls(window_s, found.num_lookups, num_prompt, rates)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,10 +164,15 @@ class History:
     inter_token: Sequence[Latency]
 
 
+SLICE_S, NUM_SLICES = 5, 180
+LATENCY_WINDOW_S = 300
+RATE_WINDOW_S = 15
+REUSE_WINDOWS_S = (60, 300, 900)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveReading:
-    """The figures at one time. `tokens_per_s`: by origin, over RATE_WINDOW_S; the latencies over LATENCY_WINDOW_S.
-    `inter_token`: between one token of a choice and its next, as the engine reports them."""
+    """The figures at one time. `tokens_per_s`: by origin, over RATE_WINDOW_S; the latencies over LATENCY_WINDOW_S."""
 
     at_ns: int
     time_to_first_token: Latency
@@ -125,125 +181,36 @@ class LiveReading:
     reuse: Sequence[Reuse]
     history: History
 
+    @classmethod
+    def of(cls, starts: Sequence[Counts], now_ns: int) -> "LiveReading":
+        """Returns the figures of the last NUM_SLICES slices of SLICE_S, whose counts `starts` has as Readings gives
+        them. The first call takes some milliseconds, later ones only for what is new."""
 
-T = TypeVar("T")
+        def last(window_s: int) -> Counts:
+            return starts[-1].since(starts[-1 - window_s // SLICE_S])
 
-
-class TimeSlices(Generic[T]):
-    """The last slices of equal length; the number of a slice is `at_ns // slice_ns`. `make` returns an empty slice.
-    Times are of one monotonic clock and may arrive a little out of order; a value older than every kept slice is
-    dropped. Not thread-safe."""
-
-    def __init__(self, slice_ns: int, num_slices: int, make: Callable[[], T]) -> None:
-        self.slice_ns = slice_ns
-        self.num_slices = num_slices
-        self._make = make
-        self._slices: dict[int, T] = {}
-        self._newest = -1
-
-    def at(self, at_ns: int) -> T:
-        """Returns the slice of `at_ns`. A time that is too old gets a slice that is not kept."""
-        number = at_ns // self.slice_ns
-        if number > self._newest:
-            self._newest = number
-            for old in [kept for kept in self._slices if kept <= number - self.num_slices]:
-                del self._slices[old]
-        elif number <= self._newest - self.num_slices:
-            return self._make()
-        found = self._slices.get(number)
-        if found is None:
-            found = self._slices[number] = self._make()
-        return found
-
-    def last(self, num: int, now_ns: int) -> list[T | None]:
-        """Returns the last `num` slices up to the one of `now_ns`, oldest first; None for an empty one."""
-        end = now_ns // self.slice_ns + 1
-        return [self._slices.get(number) for number in range(end - min(num, self.num_slices), end)]
-
-    def __len__(self) -> int:
-        """The number of kept slices; for leak checks."""
-        return len(self._slices)
-
-
-SLICE_S, NUM_SLICES = 5, 180
-LATENCY_WINDOW_S = 300
-RATE_WINDOW_S = 15
-REUSE_WINDOWS_S = (60, 300, 900)
-
-
-@dataclass(slots=True)
-class _Slice:
-    """Counts of one slice. `num_looked_up`: prompt tokens of its lookups."""
-
-    tokens: Counter[str] = field(default_factory=Counter[str])
-    time_to_first_token: LatencySketch = field(default_factory=LatencySketch)
-    inter_token: LatencySketch = field(default_factory=LatencySketch)
-    num_lookups: int = 0
-    num_looked_up: int = 0
-
-
-class LiveWindows:
-    """The figures of the last NUM_SLICES slices. Times are monotonic nanoseconds. Not thread-safe."""
-
-    def __init__(self) -> None:
-        self._slices = TimeSlices(SLICE_S * 10**9, NUM_SLICES, _Slice)
-
-    def add_tokens(self, origin: str, num_tokens: int, at_ns: int) -> None:
-        """Counts tokens. `origin`: one of ORIGINS."""
-        self._slices.at(at_ns).tokens[origin] += num_tokens
-
-    def add_lookup(self, reused: Mapping[str, int], num_prompt: int, at_ns: int, *, takes_part: bool) -> None:
-        """Counts the lookup of a prompt of `num_prompt` tokens. `takes_part`: the prompt could have reused
-        something."""
-        now = self._slices.at(at_ns)
-        now.tokens.update(reused)
-        if takes_part:
-            now.num_lookups += 1
-            now.num_looked_up += num_prompt
-
-    def add_first_token(self, seconds: float, at_ns: int) -> None:
-        """Counts a first token, `seconds` after its request was queued."""
-        self._slices.at(at_ns).time_to_first_token.add(seconds)
-
-    def add_gap(self, seconds: float, num_tokens: int, at_ns: int) -> None:
-        """Counts `num_tokens` tokens that arrived together, `seconds` a token after the ones before them."""
-        self._slices.at(at_ns).inter_token.add(seconds, num_tokens)
-
-    def read(self, now_ns: int) -> LiveReading:
-        """Returns the reading at `now_ns`; takes a few milliseconds."""
-        recent = self._within(LATENCY_WINDOW_S, now_ns)
-        return LiveReading(
+        slice_ns = SLICE_S * 10**9
+        latencies, rated = last(LATENCY_WINDOW_S), last(RATE_WINDOW_S)
+        rated_s = RATE_WINDOW_S - SLICE_S + now_ns % slice_ns / 1e9  # the last slice is not over
+        tokens, first_token, inter_token = zip(*starmap(_slice, pairwise(starts)), strict=True)
+        return cls(
             at_ns=now_ns,
-            time_to_first_token=Latency.of(LatencySketch.of(one.time_to_first_token for one in recent)),
-            inter_token=Latency.of(LatencySketch.of(one.inter_token for one in recent)),
-            tokens_per_s=self._rates(now_ns),
-            reuse=[_reuse(window_s, self._within(window_s, now_ns)) for window_s in REUSE_WINDOWS_S],
-            history=self._history(now_ns),
-        )
-
-    def _within(self, window_s: int, now_ns: int) -> list[_Slice]:
-        return [one for one in self._slices.last(window_s // SLICE_S, now_ns) if one is not None]
-
-    def _rates(self, now_ns: int) -> dict[str, float]:
-        seconds = RATE_WINDOW_S - SLICE_S + now_ns % self._slices.slice_ns / 1e9  # the last slice is not over
-        found = self._within(RATE_WINDOW_S, now_ns)
-        return {origin: sum(one.tokens[origin] for one in found) / seconds for origin in ORIGINS}
-
-    def _history(self, now_ns: int) -> History:
-        slices = [one or _Slice() for one in self._slices.last(NUM_SLICES, now_ns)]
-        slice_ns = self._slices.slice_ns
-        return History(
-            slice_s=SLICE_S,
-            start_ns=(now_ns // slice_ns + 1 - NUM_SLICES) * slice_ns,
-            tokens={origin: [one.tokens[origin] for one in slices] for origin in ORIGINS},
-            time_to_first_token=[Latency.of(one.time_to_first_token) for one in slices],
-            inter_token=[Latency.of(one.inter_token) for one in slices],
+            time_to_first_token=Latency.of(latencies.first_token),
+            inter_token=Latency.of(latencies.inter_token),
+            tokens_per_s={origin: num / rated_s for origin, num in rated.by_origin().items()},
+            reuse=[Reuse.of(window_s, last(window_s)) for window_s in REUSE_WINDOWS_S],
+            history=History(
+                slice_s=SLICE_S,
+                start_ns=(now_ns // slice_ns + 1 - NUM_SLICES) * slice_ns,
+                tokens={origin: [one[origin] for one in tokens] for origin in ORIGINS},
+                time_to_first_token=first_token,
+                inter_token=inter_token,
+            ),
         )
 
 
-def _reuse(window_s: int, slices: Sequence[_Slice]) -> Reuse:
-    num_lookups, num_prompt = sum(one.num_lookups for one in slices), sum(one.num_looked_up for one in slices)
-    if not num_prompt:
-        return Reuse(window_s, num_lookups, num_prompt, None)
-    rates = {tier: sum(one.tokens[tier] for one in slices) / num_prompt for tier in TIER_NAMES}
-    return Reuse(window_s, num_lookups, num_prompt, rates)
+@lru_cache(maxsize=2 * NUM_SLICES)
+def _slice(before: Counts, after: Counts) -> tuple[Mapping[str, int], Latency, Latency]:
+    """The tokens by origin and the latencies between two readings, which do not change any more."""
+    found = after.since(before)
+    return found.by_origin(), Latency.of(found.first_token), Latency.of(found.inter_token)

@@ -75,9 +75,9 @@ class Container(TokenSide):
 
     ids = providers.Singleton(RandomIds)
     timelines = providers.Singleton(RequestTimelines, keeps_tokens=settings.provided.shows_text)
-    telemetry = providers.Singleton(build_telemetry, settings.provided.telemetry, clock, timelines)
-    request_log = providers.Singleton(EventLog, timelines, telemetry.provided.trace_ids)
     figures = providers.Singleton(LiveFigures, clock, timelines)
+    telemetry = providers.Singleton(build_telemetry, settings.provided.telemetry, clock, figures)
+    request_log = providers.Singleton(EventLog, timelines, telemetry.provided.trace_ids)
     events = providers.Singleton(make_events, timelines, request_log, telemetry.provided.sink, figures, extra_sinks)
 
     keys = providers.Singleton(ServerKeys, settings.provided.server, events, clock)

@@ -134,7 +134,7 @@ def _managed(entry: ModelEntry, figures: LiveFigures) -> ManagedBody:
         source.adapter or None,
         dict(entry.sampling.set_values()),
         None if model is None else _layers(model.layout),
-        None if model is None else _speculation(model, figures.usage(source.id)),
+        None if model is None else _speculation(model, figures.usages().get(source.id, Usage(0, 0))),
     )
 
 

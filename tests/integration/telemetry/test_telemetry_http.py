@@ -14,9 +14,8 @@ from opentelemetry.trace import SpanKind, StatusCode
 from adapters.fake.environment import FakeClock
 from adapters.otel.pipeline import assemble
 from adapters.otel.telemetry import AsgiApp, Telemetry
-from application.services.request_timelines import RequestTimelines
 from tests.support.telemetry.event_script import START_NS, Script
-from tests.support.telemetry.otel import MetricRecorder, SpanRecorder
+from tests.support.telemetry.otel import MetricRecorder, SpanRecorder, live_figures
 
 TRACE_ID, PARENT_ID = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 TRACEPARENT = {"traceparent": f"00-{TRACE_ID}-{PARENT_ID}-01"}
@@ -29,7 +28,7 @@ class Server:
         self.spans = SpanRecorder()
         self.metrics = MetricRecorder()
         self.telemetry: Telemetry = assemble(
-            FakeClock(START_NS), RequestTimelines(), self.spans.provider, self.metrics.provider
+            FakeClock(START_NS), live_figures(), self.spans.provider, self.metrics.provider
         )
         self.seen: list[Mapping[str, str]] = []
         assert self.telemetry.middleware is not None

@@ -123,7 +123,10 @@ def test_names_that_clients_invent_do_not_become_attributes() -> None:
 
 
 def test_events_that_any_sink_could_not_take_are_counted() -> None:
-    assert Board([]).value("cairn.telemetry.failures", ("cairn.event", "RequestQueued")) == 2
+    script = Script()
+    board = Board([script.queued(), replace(script.first_chunk(), end=None)])  # type: ignore[arg-type]
+    assert board.value("cairn.telemetry.failures", ("cairn.event", "RequestQueued")) == 2
+    assert board.value("cairn.telemetry.failures", ("cairn.event", "PrefillChunkComputed")) == 1
 
 
 @pytest.fixture(scope="module")
@@ -159,11 +162,16 @@ def test_the_choices_of_a_request_are_one_lookup_and_reuse_once() -> None:
     for choice in range(3):
         script = Script(f"r.{choice}", choice=choice)
         found = PrefixMatched(
-            id=script.id, num_prompt=9, reused={}, num_known=0, reason="never-seen", started_ns=at(0), at_ns=at(0)
+            id=script.id,
+            num_prompt=1025,
+            reused={"hot": 512},
+            num_known=512,
+            reason="never-seen",
+            started_ns=at(0),
+            at_ns=at(0),
         )
-        ended = replace(script.ended(), usage=Usage(9, 1, {"hot": 512}))
-        board.emit([script.queued(), found, replace(found), ended])
-    why = ("cairn.cache.result", "none"), ("cairn.cache.stop_reason", "never-seen")
+        board.emit([script.queued(), found, replace(found), script.ended()])
+    why = ("cairn.cache.result", "partial"), ("cairn.cache.stop_reason", "never-seen")
     assert board.value("cairn.prefix.lookups", *why) == 1
     assert board.value("cairn.prompt.tokens", MODEL, ("cairn.origin", "hot")) == 512
 

@@ -16,9 +16,9 @@ from adapters.otel.pipeline import build_resource
 from adapters.otel.setup import CAPTURE_CONTENT, build_telemetry, plan_exports
 from adapters.otel.telemetry import ExportPlan
 from application.services.event_sinks import EventFanOut
-from application.services.request_timelines import RequestTimelines
 from application.settings import TelemetrySettings
 from tests.support.telemetry.event_script import START_NS, Script
+from tests.support.telemetry.otel import live_figures
 
 ENDPOINT = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:4318"}
 ALL = ExportPlan(("otlp",), ("otlp",))
@@ -81,10 +81,12 @@ from adapters.fake.environment import FakeClock
 from adapters.otel.setup import build_telemetry
 from application.settings import TelemetrySettings
 from application.services.event_sinks import EventFanOut, NullEvents
+from application.services.live_figures import LiveFigures
 from application.services.request_timelines import RequestTimelines
 from tests.support.telemetry.event_script import Script
 
-telemetry = build_telemetry(TelemetrySettings({enabled}, {metrics}), FakeClock(), RequestTimelines())
+figures = LiveFigures(FakeClock(), RequestTimelines())
+telemetry = build_telemetry(TelemetrySettings({enabled}, {metrics}), FakeClock(), figures)
 for event in Script().finished():
     telemetry.sink.emit(event)
 assert isinstance(telemetry.sink, NullEvents)
@@ -111,7 +113,7 @@ def test_off_means_nothing_is_imported_or_created(environment: dict[str, str], e
 
 
 def test_by_default_metrics_are_served_and_nothing_is_traced() -> None:
-    telemetry = build_telemetry(TelemetrySettings(), FakeClock(), RequestTimelines())
+    telemetry = build_telemetry(TelemetrySettings(), FakeClock(), live_figures())
     assert telemetry.metrics_text is not None
     assert b"cairn_ready 0.0" in telemetry.metrics_text("").body
     assert telemetry.trace_context() == {}
@@ -120,10 +122,10 @@ def test_by_default_metrics_are_served_and_nothing_is_traced() -> None:
 
 
 def test_servers_in_one_process_do_not_mix() -> None:
-    timelines = RequestTimelines()
-    first, second = (build_telemetry(TelemetrySettings(), FakeClock(), timelines) for _ in range(2))
+    counted, other = live_figures(), live_figures()
+    first, second = (build_telemetry(TelemetrySettings(), FakeClock(), figures) for figures in (counted, other))
     for event in Script().finished():
-        EventFanOut(timelines, first.sink).emit(event)
+        EventFanOut(counted.timelines, first.sink, counted).emit(event)
     assert first.metrics_text is not None
     assert second.metrics_text is not None
     assert b"cairn_output_tokens_total{" in first.metrics_text("").body
@@ -177,9 +179,9 @@ def test_a_collector_that_never_answers_does_not_keep_the_server_from_ending(
     monkeypatch.setattr(pipeline, "SHUTDOWN_TIMEOUT_S", 0.2)
     monkeypatch.setenv("OTEL_METRICS_EXPORTER", "none")
     with hanging_collector(monkeypatch), caplog.at_level(logging.WARNING, "cairn.telemetry"):
-        timelines = RequestTimelines()
-        telemetry = build_telemetry(TelemetrySettings(), FakeClock(START_NS), timelines)
+        figures = live_figures()
+        telemetry = build_telemetry(TelemetrySettings(), FakeClock(START_NS), figures)
         for event in Script().finished():
-            EventFanOut(timelines, telemetry.sink).emit(event)
+            EventFanOut(figures.timelines, telemetry.sink).emit(event)
         telemetry.shutdown()  # returns while the collector still keeps its answer back
         assert "not exported completely" in caplog.text

@@ -30,13 +30,12 @@ from application.events import (
     StoreFault,
 )
 from application.services.event_sinks import EventFanOut
-from application.services.request_timelines import RequestTimelines
 from application.settings import TelemetrySettings
 from domain.ids import ModelId
 from domain.memory.ledger import MemoryLedger, MemoryLimits
 from domain.request.request import Usage
 from tests.support.telemetry.event_script import OF_THE_TIERS, Script, at, text_script
-from tests.support.telemetry.otel import clear_otel_variables
+from tests.support.telemetry.otel import clear_otel_variables, live_figures
 
 SCRIPT_ID = Script().id
 
@@ -105,9 +104,9 @@ def exposed(accept: str) -> str:
     """The body of `GET /metrics` for an Accept header."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         clear_otel_variables(monkeypatch)
-        timelines = RequestTimelines()
-        telemetry = build_telemetry(TelemetrySettings(), FakeClock(), timelines)
-        sink = EventFanOut(timelines, telemetry.sink)
+        figures = live_figures()
+        telemetry = build_telemetry(TelemetrySettings(), FakeClock(), figures)
+        sink = EventFanOut(figures.timelines, telemetry.sink, figures)
         for event in EVERYTHING:
             sink.emit(event)
         assert telemetry.metrics_text is not None

@@ -17,6 +17,7 @@ from adapters.otel.pipeline import SCOPE
 from adapters.otel.request_spans import SpanEvents
 from application.events import Event
 from application.services.event_sinks import EventFanOut
+from application.services.live_figures import LiveFigures
 from application.services.request_timelines import RequestTimelines
 from tests.support.telemetry.event_script import START_NS
 
@@ -28,6 +29,11 @@ def clear_otel_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     """The suite disables the SDK; what tests telemetry needs an environment that says nothing."""
     for name in [name for name in os.environ if name.startswith("OTEL_")]:
         monkeypatch.delenv(name)
+
+
+def live_figures() -> LiveFigures:
+    """Counts on a clock that stands. Emit to `timelines` of them and to them."""
+    return LiveFigures(FakeClock(START_NS, OFFSET_NS), RequestTimelines())
 
 
 class SpanRecorder:
@@ -68,10 +74,10 @@ class MetricRecorder:
     def sink(
         self, other_failures: Callable[[], Mapping[str, int]] = dict, trace_of: TraceLookup = no_trace
     ) -> EventFanOut:
-        """Metrics of events, on this provider, behind the timelines that they read."""
-        timelines = RequestTimelines()
-        self.events = MetricEvents(self.provider.get_meter(SCOPE), timelines, other_failures, trace_of)
-        return EventFanOut(timelines, self.events)
+        """Metrics of events, on this provider, behind the timelines and the counts that they read."""
+        figures = live_figures()
+        self.events = MetricEvents(self.provider.get_meter(SCOPE), figures, other_failures, trace_of)
+        return EventFanOut(figures.timelines, self.events, figures)
 
     def points(self) -> dict[str, dict[frozenset[tuple[str, object]], object]]:
         """Data points by metric name and attributes."""

@@ -13,7 +13,7 @@ from adapters.otel.telemetry import ExportPlan
 from adapters.resp.connection import RespConnection
 from application.ports.shared_store import SharedFailure, SharedStoreError
 from application.services import faults
-from application.services.request_timelines import RequestTimelines
+from tests.support.telemetry.otel import live_figures
 
 HINT = "System Settings, Privacy & Security, Local Network"
 
@@ -41,7 +41,7 @@ def test_the_exporters_log_says_what_to_allow(
     platform: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://collector.local:4318")
-    build_pipeline(ExportPlan(), True, FakeClock(), RequestTimelines()).shutdown()
+    build_pipeline(ExportPlan(), True, FakeClock(), live_figures()).shutdown()
     exporter = OTLPSpanExporter()
 
     class LeavesAtOnce(logging.Handler):

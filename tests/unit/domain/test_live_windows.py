@@ -1,14 +1,47 @@
 """The last minutes read off: tokens by origin, rates, percentiles, what was reused and when that is "n/a"."""
 
-from domain.health.live_figures import NUM_SLICES, SLICE_S, Latency, LiveWindows
+from collections.abc import Callable
+
+from domain.health.live_figures import NUM_SLICES, SLICE_S, Counts, Latency, LiveReading, Readings, bucket_of
+from domain.ids import ModelId
 
 S = 10**9
 NOW = 10_000 * S
 """The beginning of a slice."""
 
+MODEL = ModelId("demo")
+
+
+class Windows:
+    """Counts that change at chosen times."""
+
+    def __init__(self) -> None:
+        self._counts = Counts()
+        self._readings = Readings[Counts](SLICE_S * S, NUM_SLICES)
+
+    def change(self, at_ns: int, change: Callable[[Counts], object]) -> None:
+        self._readings.before_change(at_ns, self._counts.copy)
+        change(self._counts)
+
+    def add_tokens(self, origin: str, num_tokens: int, at_ns: int, model: ModelId = MODEL) -> None:
+        self.change(at_ns, lambda counts: counts.tokens.update({(model, origin): num_tokens}))
+
+    def add_lookup(self, reused: dict[str, int], num_prompt: int, at_ns: int) -> None:
+        for tier, num_tokens in reused.items():
+            self.add_tokens(tier, num_tokens, at_ns)
+
+        def look_up(counts: Counts) -> None:
+            counts.num_lookups += 1
+            counts.num_looked_up += num_prompt
+
+        self.change(at_ns, look_up)
+
+    def read(self, now_ns: int) -> LiveReading:
+        return LiveReading.of(self._readings.starts(now_ns, self._counts.copy()), now_ns)
+
 
 def test_nothing_happened() -> None:
-    found = LiveWindows().read(NOW)
+    found = Windows().read(NOW)
     assert found.time_to_first_token == found.inter_token == Latency(0, None, None, None)
     assert set(found.tokens_per_s.values()) == {0.0}
     assert [(one.window_s, one.num_lookups, one.hit_rate) for one in found.reuse] == [
@@ -20,9 +53,10 @@ def test_nothing_happened() -> None:
 
 
 def test_tokens_stand_in_the_slice_in_which_they_came() -> None:
-    windows = LiveWindows()
+    windows = Windows()
     windows.add_tokens("computed", 512, NOW - 1)
-    windows.add_tokens("computed", 100, NOW)
+    windows.add_tokens("computed", 60, NOW)
+    windows.add_tokens("computed", 40, NOW, ModelId("other"))
     windows.add_tokens("output", 3, NOW + 4 * S)
     history = windows.read(NOW + 4 * S).history
     assert history.tokens["computed"][-2:] == [512, 100]
@@ -33,17 +67,17 @@ def test_tokens_stand_in_the_slice_in_which_they_came() -> None:
 
 
 def test_rates_are_of_the_time_that_has_passed() -> None:
-    windows = LiveWindows()
+    windows = Windows()
     for seconds in range(12):
         windows.add_tokens("output", 7, NOW + seconds * S)
     assert windows.read(NOW + 12 * S).tokens_per_s["output"] == 7.0
 
 
 def test_hit_rates_are_shares_of_the_tokens_looked_up_in_their_window() -> None:
-    windows = LiveWindows()
-    windows.add_lookup({"store": 900}, 1000, NOW, takes_part=True)
+    windows = Windows()
+    windows.add_lookup({"store": 900}, 1000, NOW)
     later = NOW + 100 * S
-    windows.add_lookup({"hot": 250, "store": 250}, 1000, later, takes_part=True)
+    windows.add_lookup({"hot": 250, "store": 250}, 1000, later)
     minute, five, fifteen = windows.read(later).reuse
     assert (minute.num_prompt_tokens, minute.hit_rate) == (
         1000,
@@ -54,23 +88,14 @@ def test_hit_rates_are_shares_of_the_tokens_looked_up_in_their_window() -> None:
     assert [one.hit_rate for one in windows.read(later + 850 * S).reuse] == [None, None, minute.hit_rate]
 
 
-def test_prompts_that_could_reuse_nothing_make_no_rate() -> None:
-    windows = LiveWindows()
-    windows.add_lookup({}, 5000, NOW, takes_part=False)
-    assert [one.hit_rate for one in windows.read(NOW).reuse] == [None, None, None]
-    windows.add_lookup({"hot": 1}, 2, NOW, takes_part=True)
-    assert windows.read(NOW).reuse[0].hit_rate == {"live": 0.0, "hot": 0.5, "store": 0.0, "shared": 0.0}
-
-
 def test_latencies_are_of_five_minutes_and_of_each_slice() -> None:
-    windows = LiveWindows()
-    windows.add_first_token(9.0, NOW)
+    windows = Windows()
+    windows.change(NOW, lambda counts: counts.first_token.update([bucket_of(9.0)]))
     later = NOW + 320 * S
-    windows.add_first_token(0.1, later)
-    windows.add_gap(0.1, 4, later)
+    windows.change(later, lambda counts: counts.first_token.update([bucket_of(0.1)]))
+    windows.change(later, lambda counts: counts.inter_token.update([bucket_of(0.1)]))
     found = windows.read(later)
-    assert found.time_to_first_token.num == 1
-    assert found.inter_token.num == 4
+    assert found.time_to_first_token.num == found.inter_token.num == 1
     p50_s = found.inter_token.p50_s
     assert p50_s is not None
     assert abs(p50_s - 0.1) < 0.003
