@@ -147,6 +147,15 @@ ENGINE_RESTARTS = _counter("cairn.engine.restarts", "{restart}", "Engines that t
 
 # Prefix cache and store
 RESTORE_TIME = _histogram("cairn.restore.time", "From fetching state to restored.", STEP_BUCKETS)
+TIME_SAVED = Metric(
+    *(MetricKind.UP_DOWN, "cairn.cache.saved", "s"),
+    "Time that computing reused tokens would have taken, by the measured pace of their model and depth, less that of"
+    " restoring them; less than zero where computing is faster.",
+    (names.CAIRN_TIER,),
+)
+UNPRICED_TOKENS = _counter(
+    "cairn.cache.unpriced", "{token}", "Reused tokens that count for nothing there: their model had no measured pace."
+)
 CACHE_USED = _gauge("cairn.cache.used", "By", "Bytes that a tier holds, as encoded there.", names.CAIRN_TIER)
 CACHE_LIMIT = _gauge(
     "cairn.cache.limit", "By", "Bytes that a tier may hold: the hot tier's budget, the quota.", names.CAIRN_TIER

@@ -247,8 +247,8 @@ FEEDS: Mapping[type, Feed] = {
 }
 
 
-def _named(attribute: str, counts: Mapping[str, int]) -> Iterable[tuple[float, Attributes]]:
-    return [(count, {attribute: name}) for name, count in counts.items()]
+def _named(attribute: str, values: Mapping[str, float]) -> Iterable[tuple[float, Attributes]]:
+    return [(value, {attribute: name}) for name, value in values.items()]
 
 
 def _prompt_tokens(view: View) -> Iterator[tuple[float, Attributes]]:
@@ -269,6 +269,8 @@ READ: Mapping[Metric, Callable[[View], Iterable[tuple[float, Attributes]]]] = {
         names.GEN_AI_RESPONSE_MODEL, view.num_open(Stage.PREFILLING, Stage.DECODING)
     ),
     catalogue.REQUESTS_WAITING_FOR: lambda view: _named(names.CAIRN_REASON, view.timelines.num_waiting_for()),
+    catalogue.TIME_SAVED: lambda view: _named(names.CAIRN_TIER, view.figures.saved()[0].seconds),
+    catalogue.UNPRICED_TOKENS: lambda view: [(view.figures.saved()[0].num_unpriced, _NONE)],
     catalogue.PROMPT_TOKENS: _prompt_tokens,
     catalogue.OUTPUT_TOKENS: lambda view: [
         (usage.completion_tokens, _model(model)) for model, usage in view.figures.usages().items()

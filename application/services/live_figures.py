@@ -8,17 +8,28 @@ A request's prompt counts as looked up once, whatever `n` is, and only where som
 models whose cache cannot be captured, nor for requests that demand that every token be computed.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 
-from application.events import FirstToken, PrefillChunkComputed, PrefixMatched, RequestEnded, TokensReceived
+from application.events import (
+    FirstToken,
+    PrefillChunkComputed,
+    PrefixMatched,
+    RequestEnded,
+    StateRestored,
+    TokensReceived,
+)
 from application.ports.clock import Clock
 from application.services.event_sinks import EventRouter
 from application.services.request_timelines import RequestTimelines
 from domain.health.live_figures import NUM_SLICES, SLICE_S, Counts, LiveReading, Readings, bucket_of
+from domain.health.seconds_saved import Pace, Saved, restoring_by_tier, seconds_saved
 from domain.ids import ModelId
 from domain.prefix.explanation import TAKES_NO_PART
 from domain.request.request import Usage
+
+MINUTE_NS = 60 * 10**9
+HOUR_MINUTES = 60
 
 
 class LiveFigures(EventRouter):
@@ -30,6 +41,9 @@ class LiveFigures(EventRouter):
         self._counts = Counts()
         self._readings = Readings[Counts](SLICE_S * 10**9, NUM_SLICES)
         self._usage: dict[ModelId, Usage] = {}
+        self._paces = defaultdict[ModelId, Pace](Pace)
+        self._saved = Saved()
+        self._saved_by_minute = Readings[Saved](MINUTE_NS, HOUR_MINUTES)
         super().__init__(
             "live figures",
             {
@@ -54,6 +68,12 @@ class LiveFigures(EventRouter):
         """The sums of each model's ended requests since the start, without reused tokens. Any thread."""
         return self.between(lambda: dict(self._usage))
 
+    def saved(self) -> tuple[Saved, Saved]:
+        """The time that reuse saved since the start, and in the last hour, to the minute. Any thread."""
+        now_ns = self._clock.now_ns()
+        starts = self.between(lambda: self._saved_by_minute.starts(now_ns, self._saved))
+        return starts[-1], starts[-1].plus(starts[0], -1)
+
     def _ended(self, event: RequestEnded) -> None:
         timeline, usage = self.timelines.of(event.id), event.usage
         if timeline is None or timeline.ended is not event:
@@ -65,6 +85,11 @@ class LiveFigures(EventRouter):
             proposed=Counter(seen.proposed) + Counter(usage.proposed),
             accepted=Counter(seen.accepted) + Counter(usage.accepted),
         )
+        if timeline.matched is not None and timeline.matched.reused and not timeline.queued.choice:
+            # Only now: the first request after a restart has computed something, so its model has a pace.
+            found = seconds_saved(self._paces[timeline.model], timeline.matched.reused, _restoring(timeline.restored))
+            self._saved_by_minute.before_change(event.at_ns, lambda: self._saved)
+            self._saved = self._saved.plus(found)
 
     def _at(self, at_ns: int) -> Counts:
         """The counts, for a change at this time."""
@@ -84,6 +109,7 @@ class LiveFigures(EventRouter):
         if (timeline := self.timelines.of(event.id)) is not None:
             origin = "recomputed" if event.is_resumed else "computed"
             self._at(event.at_ns).tokens[timeline.model, origin] += event.end - event.start
+            self._paces[timeline.model].add(event.start, event.end, (event.at_ns - event.started_ns) / 1e9)
 
     def _first_token(self, event: FirstToken) -> None:
         timeline = self.timelines.of(event.id)
@@ -98,3 +124,10 @@ class LiveFigures(EventRouter):
                 counts.tokens[timeline.model, "output"] += num_tokens
         for _, gap_s in self.timelines.gaps(event):
             counts.inter_token[bucket_of(gap_s)] += 1
+
+
+def _restoring(event: StateRestored | None) -> Mapping[str, float]:
+    if event is None:  # a state that was taken over
+        return {}
+    fetching_ns, copying_ns = event.fetched_ns - event.started_ns, event.at_ns - event.fetched_ns
+    return restoring_by_tier(event.tier_bytes, fetching_ns / 1e9, copying_ns / 1e9)

@@ -33,6 +33,7 @@ from application.events import (
     RequestPreempted,
     RequestQueued,
     RequestWaits,
+    StateRestored,
     TokensReceived,
 )
 from application.services.event_sinks import EventRouter
@@ -61,10 +62,11 @@ class RequestTimeline:
 
     `queued`: the event that began it. `waits_for`: a WaitReason value, empty while it does not wait; `waited_for`: each
     reason it ever waited for. `followed`: the request whose prefill of the same prefix it waited for. `matched`: its
-    first lookup. `num_done`: prompt tokens in its state, reused or computed. `num_output`: output tokens; once ended,
-    those that count. `gap_ns`: nanoseconds a token between its last two deliveries, None for the first delivery.
-    `explanation`: of its lookup; `owner`: the only one that may read its tokens. `images`: those of its prompt; None
-    without any. `num_seen`: passes of the model's tower over an image, which took `tower_ns`.
+    first lookup; `restored`: the state that it found, None if there was none or it was taken over. `num_done`: prompt
+    tokens in its state, reused or computed. `num_output`: output tokens; once ended, those that count. `gap_ns`:
+    nanoseconds a token between its last two deliveries, None for the first delivery. `explanation`: of its lookup;
+    `owner`: the only one that may read its tokens. `images`: those of its prompt; None without any. `num_seen`: passes
+    of the model's tower over an image, which took `tower_ns`.
     """
 
     queued: RequestQueued
@@ -77,6 +79,7 @@ class RequestTimeline:
     waited_for: tuple[str, ...] = ()
     followed: str = ""
     matched: PrefixMatched | None = None
+    restored: StateRestored | None = None
     num_preemptions: int = 0
     is_preempted: bool = False
     num_done: int = 0
@@ -164,6 +167,7 @@ class RequestTimelines(EventRouter):
                 RequestWaits: self._waiting,
                 RequestAdmitted: self._admitted,
                 RequestPreempted: self._preempted,
+                StateRestored: self._restored,
                 PrefixMatched: self._matched,
                 PrefixAwaited: self._awaited,
                 ImagesMatched: self._images_matched,
@@ -250,6 +254,11 @@ class RequestTimelines(EventRouter):
         if timeline is not None and timeline.matched is None:
             timeline.matched = event
             timeline.num_done = max(timeline.num_done, sum(event.reused.values()))
+
+    def _restored(self, event: StateRestored) -> None:
+        timeline = self._open.get(event.id)
+        if timeline is not None and timeline.matched is None:  # the lookup reports it after this
+            timeline.restored = event
 
     def _awaited(self, event: PrefixAwaited) -> None:
         if (timeline := self._open.get(event.id)) is not None:

@@ -219,7 +219,15 @@ def test_numbers_are_written_as_people_read_them(service: FakeService, watch: An
     page = watch(service.base_url).open(service.base_url + "/admin")
     wanted = {
         "bytes": {0: "0 B", 1023: "1023 B", 1024: "1.0 KiB", 1536: "1.5 KiB", 150 << 20: "150 MiB", 1 << 40: "1.0 TiB"},
-        "seconds": {0: "0 s", 0.00042: "0.42 ms", 0.0042: "4.2 ms", 0.042: "42 ms", 0.9996: "1.0 s", 75: "1 min 15 s"},
+        "seconds": {
+            0: "0 s",
+            0.00042: "0.42 ms",
+            0.0042: "4.2 ms",
+            0.042: "42 ms",
+            0.9996: "1.0 s",
+            75: "1 min 15 s",
+            -2: "-2.0 s",
+        },
         "count": {0: "0", 12345: "12,345"},
         "short": {0: "0", 9.96: "10", 999: "999", 12345: "12.3k", 2e9: "2G"},
         "percent": {0: "0 %", 0.4217: "42.2 %", 1: "100 %"},

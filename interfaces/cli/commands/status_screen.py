@@ -16,7 +16,7 @@ from domain.byte_size import format_bytes
 from domain.printable import printable
 from interfaces.cli.client.running_server import RunningServer
 from interfaces.cli.terminal.progress import format_latency, format_time
-from interfaces.http.native.admin import LatencyBody, OverviewBody, ReuseBody
+from interfaces.http.native.admin import LatencyBody, OverviewBody, ReuseBody, SavedBody
 from interfaces.http.native.bodies import MemoryBody, TiersBody, data_of
 from interfaces.http.native.health import EngineBody
 from interfaces.http.native.requests import RequestBody, RequestListBody
@@ -131,6 +131,8 @@ def _head(overview: OverviewBody, url: str) -> Iterator[Text]:
     yield _line("per token", _latency(figures.itl))
     yield _line("tokens/s", _rates(figures.tokens_per_s))
     yield _line("reused", ", ".join(_reuse(one) for one in figures.reuse))
+    if figures.saved is not None:
+        yield _line("saved", *_saved(figures.saved))
     if overview.memory is not None:
         yield from _memory(overview.memory)
     if overview.tiers is not None:
@@ -184,6 +186,19 @@ def _reuse(found: ReuseBody) -> str:
         return f"{window} n/a"
     parts = "+".join(f"{share:.0%} {tier}" for tier, share in found.hit_rate.items() if share)
     return f"{window} {parts or '0%'}"
+
+
+def _saved(found: SavedBody) -> Iterator[str]:
+    """The time that reuse saved, as `1h: 412.0ms hot, 3m 05s store`."""
+    for window, by_tier in (("1h:", found.last_hour_s), ("since start:", found.since_start_s)):
+        parts = ", ".join(f"{_signed(seconds)} {tier}" for tier, seconds in by_tier.items() if seconds)
+        yield f"{window} {parts or '0s'}"
+    if found.unpriced_tokens:
+        yield f"({found.unpriced_tokens:,} tokens not priced)"
+
+
+def _signed(seconds: float) -> str:
+    return f"{'-' if seconds < 0 else ''}{format_latency(abs(seconds))}"
 
 
 def _minutes(window_s: int) -> str:

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from application.settings import ShownSetting
 from domain.health.live_figures import LATENCY_WINDOW_S, Latency, LiveReading
+from domain.health.seconds_saved import Saved
 from interfaces.http.native.bodies import MemoryBody, TiersBody, memory_body, tiers_body
 from interfaces.http.native.health import EngineBody, engine_body
 from interfaces.http.native.requests import admin_get
@@ -49,25 +50,37 @@ class HistoryBody(Struct):
     itl_p99_s: list[float | None]
 
 
+class SavedBody(Struct):
+    """The seconds that reuse saved, by tier: computing the reused tokens of ended requests, by the measured pace of
+    their model and depth, less restoring them; less than zero where computing is faster. `last_hour_s`: to the minute.
+    `unpriced_tokens`: reused tokens that count for nothing, since the start: their model had no measured pace."""
+
+    since_start_s: dict[str, float]
+    last_hour_s: dict[str, float]
+    unpriced_tokens: int
+
+
 class FiguresBody(Struct):
     """The live figures. `ttft`: from the queue to the first token. `itl`: between a choice's tokens. `tokens_per_s`:
     over the last 15 s, by origin: `computed`, `live`, `hot`, `store` and `shared` (a prompt's), `recomputed` (after a
-    preemption), `output`."""
+    preemption), `output`. `saved`: null from a server that does not measure it."""
 
     ttft: LatencyBody
     itl: LatencyBody
     tokens_per_s: dict[str, float]
     reuse: list[ReuseBody]
     history: HistoryBody
+    saved: SavedBody | None = None
 
 
-def figures_body(reading: LiveReading, latency_window_s: int, unix_offset_ns: int) -> FiguresBody:
-    """The live figures as a body. `unix_offset_ns`: from the monotonic clock to Unix time."""
+def figures_body(reading: LiveReading, saved: tuple[Saved, Saved], unix_offset_ns: int) -> FiguresBody:
+    """The live figures as a body. `saved`: since the start and in the last hour. `unix_offset_ns`: from the monotonic
+    clock to Unix time."""
     history = reading.history
     ttfts, itls = history.time_to_first_token, history.inter_token
     return FiguresBody(
-        _latency(reading.time_to_first_token, latency_window_s),
-        _latency(reading.inter_token, latency_window_s),
+        _latency(reading.time_to_first_token),
+        _latency(reading.inter_token),
         {origin: round(rate, 3) for origin, rate in reading.tokens_per_s.items()},
         [ReuseBody(one.window_s, one.num_lookups, one.num_prompt_tokens, one.hit_rate) for one in reading.reuse],
         HistoryBody(
@@ -79,11 +92,16 @@ def figures_body(reading: LiveReading, latency_window_s: int, unix_offset_ns: in
             itl_p50_s=[_short(one.p50_s) for one in itls],
             itl_p99_s=[_short(one.p99_s) for one in itls],
         ),
+        SavedBody(_rounded(saved[0].seconds), _rounded(saved[1].seconds), saved[0].num_unpriced),
     )
 
 
-def _latency(found: Latency, window_s: int) -> LatencyBody:
-    return LatencyBody(window_s, found.num, _short(found.p50_s), _short(found.p90_s), _short(found.p99_s))
+def _rounded(seconds: Mapping[str, float]) -> dict[str, float]:
+    return {tier: round(value, 3) for tier, value in seconds.items()}
+
+
+def _latency(found: Latency) -> LatencyBody:
+    return LatencyBody(LATENCY_WINDOW_S, found.num, _short(found.p50_s), _short(found.p90_s), _short(found.p99_s))
 
 
 def _short(seconds: float | None) -> float | None:
@@ -155,7 +173,7 @@ def admin_routes(services: Services, version: str) -> list[HTTPRouteHandler]:
                 engine_body(health, is_admin=True),
             ),
             requests=QueueCountsBody(*counts),
-            figures=figures_body(services.figures.read(), LATENCY_WINDOW_S, offset_ns),
+            figures=figures_body(services.figures.read(), services.figures.saved(), offset_ns),
             event_failures=dict(Counter(services.figures.failures()) + Counter(services.timelines.failures())),
             memory=memory_body(services.engine.status()),
             tiers=tiers_body(reading.stats, reading.documents) if reading is not None else None,

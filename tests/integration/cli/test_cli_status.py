@@ -20,7 +20,7 @@ from domain.memory.ledger import MemoryLedger, MemoryLimits
 from interfaces.cli.client.running_server import RunningServer
 from interfaces.cli.commands.status_screen import Status, lines, read
 from interfaces.cli.main import app
-from interfaces.http.native.admin import OverviewBody
+from interfaces.http.native.admin import OverviewBody, SavedBody
 from interfaces.http.native.bodies import body_of, data_of, memory_body
 from interfaces.http.native.health import LoadingBody
 from interfaces.http.native.requests import RequestListBody
@@ -83,6 +83,14 @@ def test_it_shows_what_the_api_says(reading: Status) -> None:
         assert f"{sum(ended.reused.values()):,}" in row
 
 
+def test_the_time_that_reuse_saved_is_shown_by_tier(reading: Status) -> None:
+    saved = SavedBody({"live": 0.0, "hot": 60.0, "store": -2.5}, {"live": 0.0, "hot": 0.25, "store": 0.0}, 1200)
+    figures = replace(reading.overview.figures, saved=saved)
+    found = shown(Status(replace(reading.overview, figures=figures), reading.requests))
+    text = "1h: 250.0ms hot  since start: 1m 00s hot, -2.50s store  (1,200 tokens not priced)"
+    assert line_of(found, "saved").endswith(text)
+
+
 def test_open_requests_show_how_far_they_are(reading: Status) -> None:
     found = shown(with_open(reading, 1))
     assert "prefill  25%" in found[found.index("") + 2]
@@ -127,8 +135,9 @@ def test_every_purpose_of_the_ledger_is_shown_against_the_budget_of_the_page(rea
 
 def test_a_server_of_an_earlier_release_is_read(reading: Status) -> None:
     said = cast("dict[str, Any]", data_of(reading.overview))
-    del said["health"]["engine"]["loading"], said["health"]["engine"]["last_loss"]
-    assert shown(Status(body_of(said, OverviewBody), reading.requests)) == shown(reading)
+    del said["health"]["engine"]["loading"], said["health"]["engine"]["last_loss"], said["figures"]["saved"]
+    known = [line for line in shown(reading) if not line.startswith("saved")]
+    assert shown(Status(body_of(said, OverviewBody), reading.requests)) == known
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,11 @@ def shows_figures(page: Any, client: httpx.Client) -> None:
             more = page.locator(f"#tile-{name}-more")
             for quantile in ("p90", "p99"):
                 yield more, contains, f"{quantile} {formatted(page, 'seconds', figures[name][f'{quantile}_s'])}"
+        saved = figures["saved"]
+        yield page.locator("#tile-saved"), is_, formatted(page, "seconds", sum(saved["last_hour_s"].values()))
+        total = formatted(page, "seconds", sum(saved["since_start_s"].values()))
+        yield page.locator("#tile-saved-more"), contains, f"{total} since the start"
+        yield row_of(page, "reuse-table", "since the start").locator("td").nth(4), is_, total
         for index, window in enumerate(figures["reuse"]):
             cells = page.locator("#reuse-table tbody tr").nth(index).locator("td, th")
             rate = window["hit_rate"]

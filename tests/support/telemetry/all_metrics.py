@@ -39,6 +39,19 @@ from tests.support.telemetry.otel import clear_otel_variables, live_figures
 
 SCRIPT_ID = Script().id
 
+
+def matched(id: str) -> PrefixMatched:
+    return PrefixMatched(
+        id=Script(id).id,
+        num_prompt=1025,
+        reused={"hot": 512, "store": 256},
+        num_known=1024,
+        reason="no-snapshot",
+        started_ns=at(0),
+        at_ns=at(0.02),
+    )
+
+
 EVERYTHING: list[Event] = [
     ModelLoaded(
         id=ModelId("demo"),
@@ -48,6 +61,9 @@ EVERYTHING: list[Event] = [
         note="",
         at_ns=at(-5),
     ),
+    replace(Script("unpriced").queued(), model=ModelId("other")),
+    matched("unpriced"),
+    Script("unpriced").ended(),
     *Script("finished").finished(),
     *Script("answered").answered(),
     Script("drafted").queued(),
@@ -58,15 +74,7 @@ EVERYTHING: list[Event] = [
     Script("seeing").image_seen(),
     Script("failed").queued(),
     Script("failed").waits(),
-    PrefixMatched(
-        id=Script("failed").id,
-        num_prompt=1025,
-        reused={"hot": 512, "store": 256},
-        num_known=1024,
-        reason="no-snapshot",
-        started_ns=at(0),
-        at_ns=at(0.02),
-    ),
+    matched("failed"),
     Script("failed").admitted(),
     RequestPreempted(Script("failed").id, at(1.2)),
     Script("failed").failed(1.5),

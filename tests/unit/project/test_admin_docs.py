@@ -17,6 +17,7 @@ from interfaces.http.native.admin import (
     OverviewBody,
     QueueCountsBody,
     ReuseBody,
+    SavedBody,
 )
 from interfaces.http.native.bodies import HeldBody, PromisedBody
 from interfaces.http.native.requests import EndBody, RequestBody, RequestListBody
@@ -52,6 +53,7 @@ def test_the_page_shows_every_purpose_and_level_of_memory() -> None:
         FiguresBody,
         LatencyBody,
         ReuseBody,
+        SavedBody,
         HistoryBody,
         RequestListBody,
         RequestBody,

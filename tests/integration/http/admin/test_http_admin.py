@@ -70,6 +70,27 @@ class TestOverview:
             assert tiers["store"]["quota_bytes"] == stats["store"]["quota_bytes"]
             assert (told["tiers_age_s"], told["event_failures"]) == (0.0, {})
 
+    def test_reuse_saves_the_time_of_computing_less_that_of_restoring(self) -> None:
+        services: list[FakeService] = []
+
+        def takes_time(operation: str, *_: object) -> None:
+            if services and operation in {"prefill", "restore"}:
+                services[0].clock.advance({"prefill": 0.7, "restore": 0.125}[operation])
+
+        with fake_service(FakeOptions(eos_every=0, hook=takes_time), reuses=True) as service:
+            services.append(service)
+            complete(service, LONG)
+            assert read(service, "overview")["figures"]["saved"]["since_start_s"]["hot"] == 0.0
+            complete(service, LONG)
+            saved = read(service, "overview")["figures"]["saved"]
+            seconds = {"live": 0.0, "hot": 3 * 0.7 - 0.125, "store": 0.0, "shared": 0.0}  # the first had three chunks
+            assert saved["since_start_s"] == saved["last_hour_s"] == pytest.approx(seconds)
+            assert saved["unpriced_tokens"] == 0
+            service.clock.advance(3660)
+            saved = read(service, "overview")["figures"]["saved"]
+            assert saved["since_start_s"] == pytest.approx(seconds)
+            assert set(saved["last_hour_s"].values()) == {0.0}
+
     def test_models_that_take_no_part_in_reuse_have_no_hit_rate(self) -> None:
         with fake_service() as service:  # nothing is reused: there is no hot tier
             complete(service, LONG)

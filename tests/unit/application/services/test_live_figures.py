@@ -2,12 +2,23 @@
 
 from dataclasses import replace
 
+import pytest
+
 from adapters.fake.environment import FakeClock
-from application.events import Event, FirstToken, PrefillChunkComputed, PrefixMatched, RequestPreempted, TokensReceived
+from application.events import (
+    Event,
+    FirstToken,
+    PrefillChunkComputed,
+    PrefixMatched,
+    RequestPreempted,
+    StateRestored,
+    TokensReceived,
+)
 from application.services.event_sinks import EventFanOut
 from application.services.live_figures import LiveFigures
 from application.services.request_timelines import RequestTimelines
 from domain.health.live_figures import LiveReading
+from domain.health.seconds_saved import Saved
 from domain.ids import ModelId, RequestId
 from domain.request.request import Usage
 from tests.support.telemetry.event_script import START_NS, Script, at
@@ -115,6 +126,55 @@ def test_sequences_that_decode_together_are_one_latency() -> None:
     found = read(figures)
     assert totals(found) == {"output": 6}
     assert found.inter_token.num == 1
+
+
+def reuse(figures: Figures, id: str, seconds: float, computes: bool = False) -> None:
+    """A request that has 512 tokens from the hot tier and 256 from the store, restored in 0.25 s, ends at `seconds`."""
+    script = Script(id)
+    restored = StateRestored(
+        id=script.id,
+        position=768,
+        size_bytes=4000,
+        started_ns=at(1.0),
+        fetched_ns=at(1.125),
+        at_ns=at(1.25),
+        tier_bytes={"hot": 3000, "store": 1000},
+    )
+    figures.emit(script.queued())
+    figures.emit(restored)
+    figures.emit(matched(id, {"hot": 512, "store": 256}))
+    if computes:
+        chunk = PrefillChunkComputed(id=script.id, start=768, end=1025, started_ns=at(2.0), at_ns=at(2.257))
+        figures.emit(chunk)
+    figures.emit(script.ended(seconds=seconds))
+
+
+def test_reuse_is_priced_by_the_pace_that_is_measured_until_its_request_ends() -> None:
+    figures = Figures()
+    reuse(figures, "first", seconds=3.0)
+    whole, hour = figures.figures.saved()
+    assert whole == hour == Saved(num_unpriced=768)
+    reuse(figures, "second", seconds=4.0, computes=True)  # 1 ms a token
+    expected = {"live": 0.0, "hot": 0.512 - 0.09375, "store": 0.256 - 0.125 - 0.03125, "shared": 0.0}
+    whole, hour = figures.figures.saved()
+    assert whole == hour
+    assert (whole.seconds, whole.num_unpriced) == (pytest.approx(expected), 768)
+    figures.clock.advance(3700)
+    reuse(figures, "third", seconds=3704.0)
+    whole, hour = figures.figures.saved()
+    assert hour.seconds == pytest.approx(expected), "the third alone"
+    assert whole.seconds == pytest.approx({tier: 2 * seconds for tier, seconds in expected.items()})
+    assert figures.figures.failures() == {}
+
+
+def test_what_a_further_choice_takes_over_saves_nothing_more() -> None:
+    figures = Figures()
+    reuse(figures, "only", seconds=4.0, computes=True)
+    before = figures.figures.saved()
+    further = Script("only.1", choice=1)
+    for event in (further.queued(), matched(further.id, {"hot": 512}), further.ended()):
+        figures.emit(event)
+    assert figures.figures.saved() == before
 
 
 def test_nothing_grows_under_twenty_thousand_events() -> None:

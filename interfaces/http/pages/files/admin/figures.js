@@ -23,6 +23,7 @@ export function setUpFigures() {
     ["output", "Generated"],
     ["prompt", "Prompts taken in"],
     ["reuse", "Reused, last minute"],
+    ["saved", "Saved by reuse, last hour"],
   ]) {
     const value = h("div", { class: "value", id: `tile-${name}` });
     const more = h("div", { class: "more muted", id: `tile-${name}-more` });
@@ -46,7 +47,7 @@ export function showFigures(figures, failures) {
   const reused = TIERS.reduce((sum, tier) => sum + (rates[tier] ?? 0), 0);
   const computed = rates.computed + rates.recomputed;
   tile("prompt", perSecond(reused + computed), `${perSecond(computed)} computed, ${perSecond(reused)} reused`);
-  showReuse(figures.reuse);
+  showReuse(figures.reuse, figures.saved);
   showHistory(figures.history);
 }
 
@@ -66,24 +67,29 @@ function showLatency(name, { p50_s, p90_s, p99_s, count: measured, window_s }) {
   tile(name, seconds(p50_s), measured === 0 ? `none in ${minutes(window_s)}` : `${tails} · ${count(measured)} in ${minutes(window_s)}`);
 }
 
-const together = (rate) => TIERS.reduce((sum, tier) => sum + (rate[tier] ?? 0), 0);
+const together = (byTier) => TIERS.reduce((sum, tier) => sum + (byTier[tier] ?? 0), 0);
 
-function showReuse(windows) {
+function showReuse(windows, saved) {
   const told = (rate, of) => (rate === null ? "n/a" : percent(of(rate)));
   const texts = windows.map(({ window_s, hit_rate }) => `${minutes(window_s)}: ${told(hit_rate, together)}`);
   tile("reuse", told(windows[0].hit_rate, together), texts.slice(1).join(" · "));
-  byId("reuse-table").classList.toggle("alone", !windows.some(({ hit_rate }) => hit_rate?.shared > 0));
-  reconcile(byId("reuse-table").tBodies[0], windows, {
-    key: ({ window_s }) => String(window_s),
+  const unpriced = saved.unpriced_tokens > 0 ? ` · ${count(saved.unpriced_tokens)} tokens not priced` : "";
+  tile("saved", seconds(together(saved.last_hour_s)), `${seconds(together(saved.since_start_s))} since the start${unpriced}`);
+  byId("reuse-table").classList.toggle("alone", !windows.some(({ hit_rate }) => hit_rate?.shared > 0) && !saved.since_start_s.shared);
+  const shares = windows.map(({ window_s, hit_rate, lookups }) => [
+    minutes(window_s),
+    ...TIERS.map((tier) => told(hit_rate, (rate) => rate[tier] ?? 0)),
+    told(hit_rate, together),
+    count(lookups),
+  ]);
+  const times = [["Saved in 60 min", saved.last_hour_s], ["Saved since the start", saved.since_start_s]].map(
+    ([name, byTier]) => [name, ...TIERS.map((tier) => seconds(byTier[tier])), seconds(together(byTier)), ""],
+  );
+  reconcile(byId("reuse-table").tBodies[0], [...shares, ...times], {
+    key: ([name]) => name,
     make: () =>
       h("tr", {}, h("th", { scope: "row" }), ...[0, 1, 2, 3, 4, 5].map(() => h("td", { class: "right" }))),
-    update: (row, { window_s, hit_rate, lookups }) =>
-      fill(row, [
-        minutes(window_s),
-        ...TIERS.map((tier) => told(hit_rate, (rate) => rate[tier] ?? 0)),
-        told(hit_rate, together),
-        count(lookups),
-      ]),
+    update: fill,
   });
 }
 

@@ -22,6 +22,7 @@ export function bytes(value) {
 export function seconds(value) {
   if (!known(value)) return UNKNOWN;
   if (value === 0) return "0 s";
+  if (value < 0) return `-${seconds(-value)}`;
   if (value < 0.001) return `${(value * 1000).toFixed(2)} ms`;
   if (value < 0.01) return `${(value * 1000).toFixed(1)} ms`;
   if (value < 0.9995) return `${(value * 1000).toFixed(0)} ms`;
