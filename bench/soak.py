@@ -82,13 +82,10 @@ async def client(service: Service, number: int, deadline: float, counts: dict[st
             sampling=SamplingParams(temperature=0),
             stop=StopRules(max_tokens=16, ignore_eos=True),
         )
-        answer = await service.container.generate().start([request])
-        try:
+        async with service.container.generate().answering([request]) as answer:
             async for _ in answer:
                 if turn % 11 == 10:
                     break  # one that leaves
-        finally:
-            answer.close()
         counts[model] = counts.get(model, 0) + 1
         turn += 1
 

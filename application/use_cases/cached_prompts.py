@@ -91,11 +91,8 @@ class CachedPrompts:
             id = served.source.id
             if served.reuse_note:
                 raise InvalidRequest(f"prompts of {id} cannot be kept: {served.reuse_note}", param="model")
-            answer = await self._generate.start([_prompt_only(request)], lease=served)
-            try:
+            async with self._generate.answering([_prompt_only(request)], lease=served) as answer:
                 usage = await _usage(answer)
-            finally:
-                answer.close()
             cache = self._engine.cache
             await cache.settle(SETTLE_TIMEOUT_S)
             num_stored = await cache.num_stored(id, answer.encoded[0], request.cache_salt)

@@ -4,15 +4,17 @@ A group is a prompt and the rows that end it (`text_groups`), submitted like a c
 """
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 
-from application.ports.engine import Submission
+from application.ports.engine import Engine, Submission
 from application.services.text_side.answers.answer import Answer, failure
 from application.services.text_side.answers.choice import Choice, PlainParser
-from application.services.text_side.answers.intake import Intake
 from application.services.text_side.answers.memory_check import MemoryCheck
-from application.services.text_side.answers.prompt_encoder import VALUE_CHARS
+from application.services.text_side.answers.open_requests import OpenRequests
+from application.services.text_side.answers.prompt_encoder import VALUE_CHARS, PromptEncoder
 from application.services.text_side.answers.text_groups import TextGroup, encode_texts
+from application.services.text_side.models.model_pool import ModelPool
 from domain.models.capability import Pooling
 from domain.prefix.prompt_content import EncodedPrompt
 from domain.request.pooling import PooledPrompt
@@ -35,32 +37,35 @@ class PooledTexts:
     num_cached: int
 
 
-class Embed(Intake):
+class Embed:
     """Event loop only."""
+
+    def __init__(self, *, pool: ModelPool, engine: Engine, requests: OpenRequests, encoder: PromptEncoder) -> None:
+        self._pool = pool
+        self._engine = engine
+        self._requests = requests
+        self._encoder = encoder
+        self._memory = MemoryCheck(engine, pool)
 
     async def pooled(self, request: GenerationRequest) -> PooledTexts:
         """Computes the values of a PooledPrompt. Raises any DomainError; cancelled or failed, it computes no further
         within one engine step, and nothing is held."""
-        pooling, groups, num_tokens, prompt = Pooling(), tuple[TextGroup, ...](), 0, request.prompt
+        prompt = request.prompt
         assert isinstance(prompt, PooledPrompt)
-
-        async def prepare(request: GenerationRequest, answer: Answer) -> None:
-            nonlocal pooling, groups, num_tokens
-            asked = (prompt.query or "", prompt.instruction or "", *prompt.texts)
-            num_chars, salt = sum(len(text) + VALUE_CHARS for text in asked), request.cache_salt
-            made = await self.encoder.run(num_chars, encode_texts, prompt, answer.model, salt)
-            pooling, groups, num_tokens = made
-            # A pass takes no more than one row behind a second state, or than a chunk of a prompt.
-            largest = EncodedPrompt(max((group.prompt.followed_by(group.rows[0]) for group in groups), key=len))
-            memory, two = MemoryCheck(self.engine, self.pool), replace(request, num_choices=2)
-            await memory.answer_length(two, largest, answer.model.description, 0)
-            self._submit(request, pooling, groups, answer)
-
-        answer = await self.start(request, prepare)
-        values, places, num_computed = dict[int, bytes](), [iter(group.places) for group in groups], 0
-        try:
+        with closing(Answer(self._engine, self._pool)) as answer:
+            async with self._requests.entering(request, answer) as request:
+                asked = (prompt.query or "", prompt.instruction or "", *prompt.texts)
+                num_chars, salt = sum(len(text) + VALUE_CHARS for text in asked), request.cache_salt
+                made = await self._encoder.run(num_chars, encode_texts, prompt, answer.model, salt)
+                pooling, groups, num_tokens = made
+                # A pass takes no more than one row behind a second state, or than a chunk of a prompt.
+                largest = EncodedPrompt(max((group.prompt.followed_by(group.rows[0]) for group in groups), key=len))
+                two = replace(request, num_choices=2)
+                await self._memory.answer_length(two, largest, answer.model.description, 0)
+                self._submit(request, pooling, groups, answer)
             for _ in groups[1:MAX_OPEN]:
                 self._submit(request, pooling, groups, answer)
+            values, places, num_computed = dict[int, bytes](), [iter(group.places) for group in groups], 0
             async for index, item in answer:
                 if (error := failure(item)) is not None:
                     raise error
@@ -71,8 +76,6 @@ class Embed(Intake):
                     num_computed += item.usage.computed_tokens
                     if answer.num_choices < len(groups):
                         self._submit(request, pooling, groups, answer)
-        finally:
-            answer.close()
         ordered = tuple(values[place] for place in range(len(prompt.texts)))
         return PooledTexts(ordered, num_tokens, max(0, num_tokens - num_computed))
 
@@ -97,5 +100,5 @@ class Embed(Intake):
             rows=group.rows,
         )
         choice = Choice(request, 0, submission.num_prompt_tokens, PlainParser(served.tokenizer.detokenizer()))
-        self.submit(request, submission, answer, [choice])
-        self.requests.num_waiting += answer.num_choices > 1
+        self._requests.submit(answer, submission, [choice])
+        self._requests.num_waiting += answer.num_choices > 1

@@ -1,19 +1,19 @@
 """Generation, the use case behind every dialect's completions: find the model, prepare the prompt, check, submit.
 
-All checks happen in `start`, so that an invalid request raises before any byte of an answer is sent.
+All checks happen before `answering` yields, so that an invalid request raises before any byte of an answer is sent.
 """
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 
-from application.ports.clock import Clock, IdSource
+from application.ports.clock import IdSource
 from application.ports.engine import Engine, Submission
-from application.ports.event_sink import ContentSink, EventSink
+from application.ports.event_sink import ContentSink
 from application.services.text_side.answers.answer import Answer
 from application.services.text_side.answers.answer_grammar import GrammarCheck
 from application.services.text_side.answers.choice import Choice, PlainParser
 from application.services.text_side.answers.generated_calls import GeneratedCalls
-from application.services.text_side.answers.intake import Intake
 from application.services.text_side.answers.memory_check import MemoryCheck
 from application.services.text_side.answers.open_requests import OpenRequests
 from application.services.text_side.answers.prompt_encoder import PromptEncoder, check_fit
@@ -38,8 +38,6 @@ class Generate:
         engine: Engine,
         requests: OpenRequests,
         ids: IdSource,
-        events: EventSink,
-        clock: Clock,
         encoder: PromptEncoder,
         grammars: GrammarCheck | None = None,
         calls: GeneratedCalls | None = None,
@@ -47,43 +45,46 @@ class Generate:
     ) -> None:
         """`grammars`: None refuses every request that has one. `calls`: where generated tool calls are kept.
         `content`: takes the text of prompts and answers; None where it is not recorded."""
-        self._intake = Intake(pool, engine, requests, events, clock, encoder)
+        self._pool = pool
+        self._engine = engine
+        self._requests = requests
+        self._encoder = encoder
         self._memory = MemoryCheck(engine, pool)
         self._ids = ids
         self._grammars = grammars or GrammarCheck()
         self._calls = calls or GeneratedCalls()
         self._content = content
 
-    async def start(self, requests: Sequence[GenerationRequest], lease: ServedModel | None = None) -> Answer:
-        """Checks and submits the prompts of one client request, in order, all for one model. Raises any DomainError;
-        nothing is held afterwards if it does.
+    @asynccontextmanager
+    async def answering(
+        self, requests: Sequence[GenerationRequest], lease: ServedModel | None = None
+    ) -> AsyncGenerator[Answer]:
+        """Encloses the stay of one client request: yields its answer once its prompts, all for one model, are checked
+        and submitted in order. However the block ends, what still runs is cancelled and nothing is held. Raises any
+        DomainError.
 
         `lease`: a model that the caller has leased. A lease on the same model is then shared at once: a caller that
         holds one and waits in the queue for another could wait for itself.
         """
-        answer: Answer | None = None
-        try:
+        is_shared = lease is not None and lease.source.id == requests[0].model and self._pool.share(lease)
+        with closing(Answer(self._engine, self._pool, lease if is_shared else None)) as answer:
             for request in requests:
-                answer = await self._intake.start(request, self._submit, answer, lease)
-            assert answer is not None, "at least one prompt"
+                async with self._requests.entering(request, answer) as entered:
+                    await self._submit(entered, answer)
             answer.complete()
-        except BaseException:
-            if answer is not None:
-                answer.close()
-            raise
-        return answer
+            yield answer
 
     async def _submit(self, request: GenerationRequest, answer: Answer) -> None:
         """Encodes, checks and submits a prompt."""
         served = answer.model
         request = replace(request, sampling=served.sampling.apply(request.sampling))
-        encoded = await self._intake.encoder.encode(request, served)
+        encoded = await self._encoder.encode(request, served)
         prompt = encoded.prompt
         max_new_tokens = check_fit(request, prompt, served.tokenizer, served.description)
         _check_scores(request, len(prompt.token_ids), answer)
         max_new_tokens = await self._memory.answer_length(request, prompt, served.description, max_new_tokens)
         request = await self._grammars.constrain(request, served.tokenizer, served.description, prompt.token_ids)
-        predicted_ids = await self._intake.encoder.predicted(request, served.tokenizer, served.description)
+        predicted_ids = await self._encoder.predicted(request, served.tokenizer, served.description)
         submission = Submission(
             id=request.id,
             model=served.source.id,
@@ -106,7 +107,7 @@ class Generate:
             predicted_ids=predicted_ids,
         )
         choices = [self._choice(request, number, served, prompt) for number in range(request.num_choices)]
-        self._intake.submit(request, submission, answer, choices, encoded.images)
+        self._requests.submit(answer, submission, choices, encoded.images)
         for choice in choices:
             if self._content is not None:
                 self._content.asked(choice.id, request.prompt)

@@ -133,16 +133,12 @@ class Container(TokenSide):
         engine=engine,
         requests=requests,
         ids=ids,
-        events=events,
-        clock=clock,
         encoder=encoder,
         grammars=grammars,
         calls=calls,
         content=telemetry.provided.content,
     )
-    embed = providers.Singleton(
-        Embed, pool=pool, engine=engine, requests=requests, events=events, clock=clock, encoder=encoder
-    )
+    embed = providers.Singleton(Embed, pool=pool, engine=engine, requests=requests, encoder=encoder)
     served_models = providers.Singleton(
         Models,
         pool,

@@ -35,17 +35,16 @@ class Chat:
             sampling=self._sampling,
             stop=self._stop,
         )
-        answer = await self._service.container.generate().start([request])
         pieces: list[str] = []
         error: DomainError | None = None
-        try:
-            async for _, item in answer:
-                if (error := failure(item)) is not None:
-                    raise error
-                if isinstance(item, TextDelta) and item.text:
-                    pieces.append(item.text)
-                    show(item.text)
-        finally:
-            answer.close()
-            if error is None:
-                self.history += [turn, ChatMessage(Role.ASSISTANT, "".join(pieces))]
+        async with self._service.container.generate().answering([request]) as answer:
+            try:
+                async for _, item in answer:
+                    if (error := failure(item)) is not None:
+                        raise error
+                    if isinstance(item, TextDelta) and item.text:
+                        pieces.append(item.text)
+                        show(item.text)
+            finally:
+                if error is None:
+                    self.history += [turn, ChatMessage(Role.ASSISTANT, "".join(pieces))]

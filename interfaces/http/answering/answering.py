@@ -110,8 +110,7 @@ async def _answer(
         body = await operation.resolved(body, context)
     named = await context.run(operation.convert, body, context)
     requests = await context.admit([replace(request, operation=operation.operation_id) for request in named])
-    answer = await context.services.generate.start(requests)
-    context.close_at_end(answer)
+    answer = await context.enter(context.services.generate.answering(requests))
     started = _started(context, requests, answer, named[0].model)
     if body.stream:
         return await open_stream(answer, operation.framing(body, started), keepalive_s, operation.stream_type)

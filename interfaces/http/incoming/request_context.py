@@ -13,6 +13,7 @@ import asyncio
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any, TypeVar
 
 from litestar.connection import ASGIConnection
@@ -25,7 +26,6 @@ from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from application.ports.clock import IdSource
 from application.services.lane import OWNER
-from application.services.text_side.answers.answer import Answer
 from domain.byte_size import format_bytes
 from domain.client import ANONYMOUS, ClientMeter, KeyRing
 from domain.errors import NotAllowed, ServerUnavailable
@@ -118,7 +118,7 @@ class RequestContext:
         self._bodies = bodies
         self._owner = owner
         self._num_places = self._num_body_bytes = 0
-        self._answer: Answer | None = None
+        self._entered = AsyncExitStack()
 
     async def run(self, work: Callable[..., T], *arguments: Any) -> T:
         """Returns `work(*arguments)`. Runs it in a worker thread if the request's body, with what it refers to, is
@@ -158,7 +158,7 @@ class RequestContext:
             last = body[(len(body) - 1) // PIECE_BYTES * PIECE_BYTES :] if body else body
             await send({**message, "body": last})
             if not message.get("more_body"):
-                self.end()
+                await self.end()
             return None
 
         return ending
@@ -168,9 +168,9 @@ class RequestContext:
         self._bodies.take(self._owner, num_bytes)
         self._num_body_bytes += num_bytes
 
-    def close_at_end(self, answer: Answer) -> None:
-        """Closes the answer when the exchange ends, however it ends."""
-        self._answer = answer
+    async def enter(self, entered: AbstractAsyncContextManager[T]) -> T:
+        """Enters a context that the exchange leaves when it ends, however it ends."""
+        return await self._entered.enter_async_context(entered)
 
     async def admit(
         self, requests: Sequence[GenerationRequest], *, in_turn: bool = False
@@ -192,10 +192,9 @@ class RequestContext:
         """Returns the owner of the request's documents: its key and its tenant. `cache_salt`: the body's."""
         return self.services.documents.owner(self.client.tenant(self.salt(cache_salt)), self.client.name)
 
-    def end(self) -> None:
-        """Closes the answer, and releases the places and body bytes of the exchange. Idempotent."""
-        if self._answer is not None:
-            self._answer.close()
+    async def end(self) -> None:
+        """Leaves what was entered, and releases the places and body bytes of the exchange. Idempotent."""
+        await self._entered.aclose()
         num_places, self._num_places = self._num_places, 0
         self._meter.leave(num_places)
         num_bytes, self._num_body_bytes = self._num_body_bytes, 0
@@ -234,7 +233,7 @@ class Authentication(ASGIMiddleware):
                 context.arrive(takes_place=bool(scope["route_handler"].opt.get("takes_place")))
             await next_app(scope, context.reading(receive), context.answering(send))
         finally:
-            context.end()
+            await context.end()
 
     def _meter(self, headers: Iterable[tuple[bytes, bytes]], *, is_needed: bool) -> ClientMeter:
         offered = [key for name, value in headers if (key := _key(name, value)) is not None]

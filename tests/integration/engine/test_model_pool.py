@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AsyncExitStack
 from itertools import count
 from typing import Any
 
@@ -82,7 +83,7 @@ class Bench:
         )
         requests = OpenRequests(self.loop, self.events, clock, max_queue=100)
         self._receive = requests.receive
-        self._numbers = count()
+        self._numbers, self.entered = count(), AsyncExitStack()
         self.models = FakeModels(("a", "b", "c"), uses)
         self.refused: dict[ModelId, str] = {}
         self.weight_bytes: dict[ModelId, int] = {}
@@ -104,8 +105,6 @@ class Bench:
             engine=self.loop,
             requests=requests,
             ids=FakeIds(),
-            events=self.events,
-            clock=clock,
             encoder=self.encoder,
         )
 
@@ -117,6 +116,7 @@ class Bench:
             try:
                 await asyncio.wait_for(work(), PATIENCE_S)
             finally:
+                await self.entered.aclose()
                 assert await self.loop.stop(PATIENCE_S)
 
         asyncio.run(run())
@@ -131,7 +131,7 @@ class Bench:
         request = GenerationRequest(
             RequestId(f"r{next(self._numbers)}"), id, TextPrompt("x"), sampling=SamplingParams(), stop=stop
         )
-        return await self.generate.start([request])
+        return await self.entered.enter_async_context(self.generate.answering([request]))
 
     def loads(self) -> list[ModelId]:
         return [event.id for event in self.events.of("ModelLoaded")]

@@ -41,10 +41,9 @@ def test_stopping_a_service_hands_over_what_both_sides_and_the_workers_reported(
         await service.start()
         await service.ready()
         request = GenerationRequest(RequestId("r"), ModelId("fake-hybrid"), TextPrompt("x" * 300), stop=StopRules(9))
-        answer = await service.container.generate().start([request])
-        async for _ in answer:
-            break
-        answer.close()  # and so its end is reported while the service stops
+        async with service.container.generate().answering([request]) as answer:
+            async for _ in answer:
+                break  # and so its end is reported while the service stops
         assert await service.stop(PATIENCE_S)
 
     asyncio.run(run())

@@ -26,11 +26,8 @@ SOURCE = ModelSource(ModelId("toy"), "fake:toy")
 
 async def _items(service: Service, number: int, *, is_held: bool) -> list[StreamItem]:
     grammar = choice_grammar(["yes", "no"], "x") if is_held else None
-    answer = await service.container.generate().start([asking(number, grammar)])
-    try:
+    async with service.container.generate().answering([asking(number, grammar)]) as answer:
         return [item async for _, item in answer]
-    finally:
-        answer.close()
 
 
 def test_others_are_answered_while_a_grammar_is_compiled():
@@ -64,8 +61,8 @@ def test_a_request_may_leave_while_its_grammar_is_compiled():
         await service.start()
         try:
             await service.ready()
-            answer = await service.container.generate().start([asking(1, choice_grammar(["yes"], "x"))])
-            answer.close()
+            async with service.container.generate().answering([asking(1, choice_grammar(["yes"], "x"))]):
+                pass
             items = await asyncio.wait_for(_items(service, 2, is_held=False), PATIENCE_S)
             assert isinstance(items[-1], Finished)
             workers.release()

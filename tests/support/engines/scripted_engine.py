@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from adapters.fake.environment import FakeClock
 from adapters.fake.tokenizer import FakeDetokenizer, FakeTokenizer
-from application.ports.engine import Ended, Engine, EngineItem, EngineStatus, StepBatch, Tokens
+from application.ports.engine import Ended, Engine, EngineItem, EngineStatus, StepBatch, Submission, Tokens
 from application.ports.event_sink import EventSink
 from application.ports.tokenizer import OutputParser
 from application.ports.vision import PrepareImage
@@ -14,6 +14,7 @@ from application.services.text_side.answers.answer import Answer
 from application.services.text_side.answers.choice import Choice, PlainParser
 from application.services.text_side.answers.open_requests import OpenRequests
 from application.services.text_side.models.model_finder import ServedModel
+from application.services.text_side.models.model_pool import ModelPool
 from domain.ids import ModelId, RequestId
 from domain.models.model_card import ModelSource
 from domain.prefix.explanation import Explanation, StopReason
@@ -33,8 +34,12 @@ class ScriptedEngine:
 
     def __init__(self) -> None:
         self.is_alive = True
+        self.submitted: list[Submission] = []
         self.cancelled: list[tuple[Any, ...]] = []
         self.provided: list[tuple[Any, ...]] = []
+
+    def submit(self, submission: Submission) -> None:
+        self.submitted.append(submission)
 
     def cancel(
         self,
@@ -84,10 +89,18 @@ class TextSide:
         """A submitted prompt, of a new answer or one more of `answer`."""
         prompt = ChatPrompt((ChatMessage(Role.USER, "ab"),), tuple(tools)) if tools else TextPrompt("ab")
         request = GenerationRequest(id, ModelId("m"), prompt, stop=rules or StopRules(), num_choices=num_choices)
-        found = answer or Answer(cast(Engine, self.engine), cast(ServedModel, SERVED), self._released)
+        found = answer or Answer(cast(Engine, self.engine), cast(ModelPool, self), cast(ServedModel, SERVED))
         choices = [Choice(request, number, 2, parser()) for number in range(num_choices)]
-        found.add(FakeTokenizer().encode("ab").token_ids, choices)
-        self.requests.add(found, choices, images)
+        submission = Submission(
+            id=id,
+            model=request.model,
+            prompt=FakeTokenizer().encode("ab"),
+            sampling=request.sampling,
+            seed=0,
+            max_new_tokens=99,
+            num_choices=num_choices,
+        )
+        self.requests.submit(found, submission, choices, images)
         found.complete()
         return found
 
@@ -101,7 +114,8 @@ class TextSide:
     def end(self, reason: FinishReason = FinishReason.LENGTH, num_tokens: int = 0, **where: Any) -> None:
         self.tell(Ended(Usage(2, num_tokens, {"hot": 1}), reason), **where)
 
-    def _released(self) -> None:
+    def release(self, _served: ServedModel) -> None:
+        """As the pool of models."""
         self.num_released += 1
 
 

@@ -6,17 +6,18 @@ Items wait in their choices only. The lease on the model ends with the last choi
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 from application.ports.engine import Ended, Engine, EngineItem
 from application.services.text_side.answers.choice import Choice
 from application.services.text_side.models.model_finder import ServedModel
+from application.services.text_side.models.model_pool import ModelPool
 from domain.errors import DomainError, RequestCancelled
 from domain.id_row import IdRow
 from domain.prefix.explanation import Explanation
 from domain.prefix.prompt_content import EncodedPrompt
-from domain.request.request import FinishReason
+from domain.request.request import FinishReason, GenerationRequest
 from domain.request.stream import Admitted, Failed, Finished, PrefillProgress, StreamItem
 
 
@@ -33,14 +34,15 @@ class Answer:
     """One reader on the event loop iterates it for (choice, item) or awaits `items`. `close` it in any case, which
     cancels what still runs. Choices are numbered prompt by prompt. `encoded`: the prompts."""
 
-    def __init__(self, engine: Engine, model: ServedModel, release: Callable[[], None]) -> None:
-        """Takes over a lease on `model`. `release` gives it back; it is called once."""
-        self.model = model
+    def __init__(self, engine: Engine, pool: ModelPool, leased: ServedModel | None = None) -> None:
+        """Takes over a lease on `leased`, if there is one, in place of one by `lease`."""
         self.choices: list[Choice] = []
         self.encoded: list[EncodedPrompt] = []
         self.is_closed = False
         self._engine = engine
-        self._release: Callable[[], None] | None = release
+        self._pool = pool
+        self._model = leased
+        self._is_leased = leased is not None
         self._is_complete = False
         self._num_unread = 0
         self._wake = asyncio.Event()
@@ -51,6 +53,18 @@ class Answer:
     def prompts(self) -> list[IdRow]:
         """The token ids of each prompt."""
         return [prompt.token_ids for prompt in self.encoded]
+
+    @property
+    def model(self) -> ServedModel:
+        """The model of all prompts, from the first `lease` on."""
+        assert self._model is not None
+        return self._model
+
+    async def lease(self, request: GenerationRequest) -> None:
+        """Leases the model of a request, unless the answer has its model. Raises as `ModelPool.acquire` does."""
+        if self._model is None:
+            self._model = await self._pool.acquire(request.model, request.needs)
+            self._is_leased = True
 
     def add(self, prompt: EncodedPrompt, choices: Sequence[Choice]) -> None:
         """Adds the choices of a submitted prompt."""
@@ -92,9 +106,9 @@ class Answer:
 
     def _release_when_done(self) -> None:
         is_done = self._is_complete and all(choice.outcome is not None for choice in self.choices)
-        if (is_done or self.is_closed) and self._release is not None:
-            release, self._release = self._release, None
-            release()
+        if (is_done or self.is_closed) and self._is_leased:
+            self._is_leased = False
+            self._pool.release(self.model)
 
     # ---- the reader's side -------------------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """The table of open requests: prepared, waiting in the queue, or computed. It receives the engine's batches.
 
-    enter ──► model ──► prompt ──► submitted ──► queue ──► computed ──► the engine has ended all choices
+    entering ──► model ──► prompt ──► submit ──► queue ──► computed ──► the engine has ended all choices
       └── Preparation: cancelled by asyncio ──┘     └── Answer: cancelled in the engine ──┘
 
 A place in the queue is taken before a prompt is prepared and given back when the engine reports that the choice has
@@ -9,15 +9,15 @@ then its cost is known.
 """
 
 import asyncio
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TypeAlias
 
-from application.events import Event, FaultObserved, RequestEnded, TokensReceived
+from application.events import Event, FaultObserved, RequestEnded, RequestQueued, RequestRefused, TokensReceived
 from application.ports.clock import Clock
-from application.ports.engine import Ended, Engine, EngineError, ImageWanted, StepBatch, Tokens
+from application.ports.engine import Ended, Engine, EngineError, ImageWanted, StepBatch, Submission, Tokens
 from application.ports.event_sink import EventSink
 from application.ports.vision import PreparedImage, PrepareImage
 from application.services.faults import placed
@@ -34,7 +34,7 @@ from domain.errors import (
 from domain.ids import ModelId, RequestId
 from domain.prefix.explanation import Explanation
 from domain.printable import printable
-from domain.request.request import GenerationRequest, Usage
+from domain.request.request import GenerationRequest, Usage, choice_seed
 from domain.request.stream import Admitted, Failed, Finished
 
 STOPPING = "the server is stopping; try again once it is back"
@@ -105,9 +105,30 @@ class OpenRequests:
             raise QueueFull(f"the queue is full: {self.num_waiting} requests are waiting; try again later")
         self.num_waiting += num_choices
 
-    def release(self, num_choices: int) -> None:
-        """Gives back the places of choices that were never submitted."""
-        self.num_waiting -= num_choices
+    @asynccontextmanager
+    async def entering(self, request: GenerationRequest, answer: Answer) -> AsyncGenerator[GenerationRequest]:
+        """Encloses the way of a request to `submit`: yields it with its arrival, once it has its places in the queue
+        and `answer` a lease on its model. If the block fails, the places are given back. Raises any DomainError, also
+        for a model that cannot do what is asked for, and reports it as the refusal of the request."""
+        started_ns = self._clock.now_ns()
+        if request.arrived_ns is None:
+            request = replace(request, arrived_ns=started_ns)
+        try:
+            self.reserve(request.num_choices)
+            try:
+                with self.prepare(request, started_ns) as preparation:
+                    await answer.lease(request)
+                    preparation.has_model = True
+                    answer.model.source.check(request.needs)
+                    yield request
+            except BaseException:
+                self.num_waiting -= request.num_choices
+                raise
+        except DomainError as error:
+            model, ended_ns = ModelId(printable(request.model)), self._clock.now_ns()
+            about = request.kind, request.trace_carrier
+            self._events.emit(RequestRefused(model, error.code, ended_ns, started_ns, *about))
+            raise
 
     def preparations(self) -> Sequence[Preparation]:
         """Returns the preparations under way, the longest waiting first."""
@@ -131,15 +152,23 @@ class OpenRequests:
 
     # ---- submitted ---------------------------------------------------------------------------------------------
 
-    def add(
-        self, answer: Answer, choices: Sequence[Choice], images: Mapping[bytes, PrepareImage] = MappingProxyType({})
+    def submit(
+        self,
+        answer: Answer,
+        submission: Submission,
+        choices: Sequence[Choice],
+        images: Mapping[bytes, PrepareImage] = MappingProxyType({}),
     ) -> None:
-        """Adds the choices of a prompt that was just submitted. `images`: of the prompt, by the digests of their spans,
-        for when the engine wants them."""
-        id = choices[0].request.id
-        self._open[id] = answer, choices
+        """Submits a prepared prompt with its choices. From here on the engine holds its places in the queue. `images`:
+        of the prompt, by the digests of their spans, for when the engine wants them."""
+        queued_ns = self._clock.now_ns()  # before the engine can admit it
+        self._engine.submit(submission)
+        answer.add(submission.prompt, choices)
+        self._open[submission.id] = answer, choices
         if images:
-            self._images[id] = images
+            self._images[submission.id] = images
+        for choice in choices:
+            self._events.emit(_queued(choice, submission, queued_ns))
 
     def cancel(self, id: RequestId) -> None:
         """Ends a request with all its choices, or one choice by its own id, within one engine step. Its client gets
@@ -226,6 +255,29 @@ class OpenRequests:
             one.cancelled_for = why
             one.task.cancel()
         return one is not None
+
+
+def _queued(choice: Choice, submission: Submission, at_ns: int) -> RequestQueued:
+    request = choice.request
+    sampling = request.sampling
+    if sampling.seed is not None and choice.number:
+        sampling = replace(sampling, seed=choice_seed(sampling.seed, choice.number))
+    return RequestQueued(
+        id=choice.id,
+        model=submission.model,
+        requested_model=request.model,
+        kind=request.kind,
+        num_prompt_tokens=submission.num_prompt_tokens,
+        at_ns=at_ns,
+        sampling=sampling,
+        max_tokens=request.stop.max_tokens,
+        num_stop_strings=len(request.stop.stop),
+        trace_carrier=request.trace_carrier,
+        client=request.client,
+        operation=request.operation,
+        priority=request.priority.value,
+        choice=choice.number,
+    )
 
 
 def _ended(choice: Choice, outcome: Finished | Failed, at_ns: int, now_ns: int) -> RequestEnded:

@@ -251,7 +251,8 @@ def fake_service(
         make_backend=lambda: engine,
         close_cache=lambda: tiers.close(PATIENCE_S),
     )
-    requests = OpenRequests(loop, sinks, clock, max_queue, timelines.explained)
+    memory = ShortMemory(loop, room_bytes)
+    requests = OpenRequests(memory, sinks, clock, max_queue, timelines.explained)
     repository = models or FakeModels()
     model_settings = model_settings or ModelSettings(default=DEFAULT_MODEL)
     pool = ModelPool(
@@ -272,14 +273,11 @@ def fake_service(
     kept = Documents(lambda: document_store, events, clock, salt=salt, timeout_s=read_timeout_s)
     calls = GeneratedCalls(kept)
     encoder = PromptEncoder(PromptImages(fetch or ImageFetcher(())), calls)
-    memory = ShortMemory(loop, room_bytes)
-    generate = Generate(
-        pool=pool, engine=memory, requests=requests, ids=ids, events=sinks, clock=clock, encoder=encoder, calls=calls
-    )
+    generate = Generate(pool=pool, engine=memory, requests=requests, ids=ids, encoder=encoder, calls=calls)
     services = Services(
         DEFAULT_MODEL,
         generate,
-        Embed(pool=pool, engine=memory, requests=requests, events=sinks, clock=clock, encoder=encoder),
+        Embed(pool=pool, engine=memory, requests=requests, encoder=encoder),
         Models(pool, repository, settings.model_of, DEFAULT_MODEL),
         CheckHealth(engine=loop, requests=requests, pool=pool, clock=clock, stuck_after_s=60),
         CachedPrompts(

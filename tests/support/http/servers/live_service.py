@@ -152,21 +152,18 @@ def answers(requests: Sequence[GenerationRequest], model: str = FAKE, **override
 
 
 async def _answer(service: Service, request: GenerationRequest) -> Answered:
-    try:
-        answer = await service.container.generate().start([request])
-    except DomainError as error:
-        return Answered(error=error)
     text: list[str] = []
     logprobs: list[TokenLogprob] = []
     try:
-        async for _, item in answer:
-            if isinstance(item, TextDelta):
-                text.append(item.text)
-                logprobs += item.logprobs
-            elif isinstance(item, Finished):
-                return Answered("".join(text), item.reason, logprobs=tuple(logprobs))
-            elif isinstance(item, Failed):
-                return Answered("".join(text), error=item.error)
-    finally:
-        answer.close()
+        async with service.container.generate().answering([request]) as answer:
+            async for _, item in answer:
+                if isinstance(item, TextDelta):
+                    text.append(item.text)
+                    logprobs += item.logprobs
+                elif isinstance(item, Finished):
+                    return Answered("".join(text), item.reason, logprobs=tuple(logprobs))
+                elif isinstance(item, Failed):
+                    return Answered("".join(text), error=item.error)
+    except DomainError as error:
+        return Answered(error=error)
     raise AssertionError("the stream ended without an end")

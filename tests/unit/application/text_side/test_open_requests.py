@@ -8,7 +8,7 @@ import pytest
 from adapters.fake.environment import FakeIds
 from adapters.fake.tokenizer import FakeTokenizer
 from adapters.fake.vision import ToyImages, toy_image
-from application.events import DecodeStarted, FaultObserved, RequestEnded
+from application.events import DecodeStarted, FaultObserved, RequestEnded, RequestRefused
 from application.ports.engine import Ended, EngineError, ImageWanted, Tokens
 from application.ports.tokenizer import OutputParser
 from application.ports.vision import PreparedImage
@@ -114,8 +114,9 @@ def test_an_answer_that_is_read_may_be_longer_than_the_bound(monkeypatch: pytest
 
 
 def names(side: TextSide) -> list[str]:
-    """Of the events, but for what is told of every step."""
-    return [name for event in side.recorded.events if (name := type(event).__name__) != "TokensReceived"]
+    """Of the events, but for what is told of every request and step."""
+    told = (type(event).__name__ for event in side.recorded.events)
+    return [name for name in told if name not in ("RequestQueued", "TokensReceived")]
 
 
 class BrokenParser:
@@ -207,13 +208,28 @@ def test_places_are_taken_all_or_none_and_given_back_as_the_engine_says() -> Non
     with pytest.raises(QueueFull):
         side.requests.reserve(2)
     side.requests.reserve(1)
-    side.requests.release(1)
-    side.tell(num_left_queue=2)
+    side.tell(num_left_queue=3)
     assert side.requests.num_waiting == 1
     side.engine.is_alive = False
     with pytest.raises(ServerUnavailable, match="gone"):
         side.requests.reserve(1)
     assert side.requests.num_waiting == 1
+
+
+def test_a_request_that_fails_before_its_submission_gives_its_places_back_and_is_reported() -> None:
+    side = TextSide(max_queue=2)
+
+    async def enter() -> None:
+        request = GenerationRequest(RequestId("s"), ModelId("m"), TextPrompt("x"), num_choices=2)
+        async with side.requests.entering(request, side.open()) as entered:
+            assert entered.arrived_ns is not None
+            assert (side.requests.num_waiting, len(side.requests.preparations())) == (2, 1)
+            raise InvalidRequest("it is too long")
+
+    with pytest.raises(InvalidRequest, match="too long"):
+        asyncio.run(enter())
+    assert (side.requests.num_waiting, side.requests.preparations()) == (0, [])
+    assert [event.error_code for event in side.recorded.of(RequestRefused)] == [InvalidRequest.code]
 
 
 def test_what_comes_for_a_request_that_is_unknown_is_dropped() -> None:
