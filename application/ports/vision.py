@@ -7,7 +7,7 @@ Files stay on the text side, where processes that hold nothing else decode them.
 port when the token side asks for them.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -124,10 +124,6 @@ class ImageProcessor(Protocol):
         """Returns what the model needs of an image. Raises InvalidRequest that names `image.field`, and
         ServerUnavailable where the file is not the cause."""
         ...
-
-
-PrepareImage: TypeAlias = Callable[[], Awaitable[PreparedImage]]
-"""Returns the arrays of an image of an open request. Event loop only. Raises as `ImageProcessor.process`."""
 
 
 class ImageProcessorLoader(Protocol):

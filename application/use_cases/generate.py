@@ -120,8 +120,7 @@ class Generate:
         else:
             parser = PlainParser(tokenizer.detokenizer(prompt_ids))
         num_image_tokens = sum(span.length for span in encoded.media)
-        keep = self._calls.keeper(request, served.source.id)
-        return Choice(request, number, len(prompt_ids), parser, family, self._content, num_image_tokens, keep)
+        return Choice(request, number, len(prompt_ids), parser, family, self._content, num_image_tokens, self._calls)
 
 
 def _check_scores(request: GenerationRequest, num_prompt: int, answer: Answer) -> None:

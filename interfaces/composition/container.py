@@ -111,7 +111,7 @@ class Container(TokenSide):
         events=events,
         clock=clock,
         max_queue=settings.provided.engine.queue,
-        explained=timelines.provided.explained,
+        timelines=timelines,
     )
     pool = providers.Singleton(
         ModelPool,

@@ -1,7 +1,7 @@
 """A text side without an engine: tests report by hand as an engine would, and read the calls that it got."""
 
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType, SimpleNamespace
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any, cast
 
 from adapters.fake.environment import FakeClock
@@ -9,10 +9,10 @@ from adapters.fake.tokenizer import FakeDetokenizer, FakeTokenizer
 from application.ports.engine import Ended, Engine, EngineItem, EngineStatus, StepBatch, Submission, Tokens
 from application.ports.event_sink import EventSink
 from application.ports.tokenizer import OutputParser
-from application.ports.vision import PrepareImage
 from application.services.text_side.answers.answer import Answer
 from application.services.text_side.answers.choice import Choice, PlainParser
 from application.services.text_side.answers.open_requests import OpenRequests
+from application.services.text_side.answers.prompt_images import WantedImages
 from application.services.text_side.models.model_finder import ServedModel
 from application.services.text_side.models.model_pool import ModelPool
 from domain.ids import ModelId, RequestId
@@ -84,7 +84,7 @@ class TextSide:
         num_choices: int = 1,
         parser: Callable[[], OutputParser] = lambda: PlainParser(FakeDetokenizer()),
         tools: Sequence[ToolSpec] = (),
-        images: Mapping[bytes, PrepareImage] = MappingProxyType({}),
+        images: WantedImages | None = None,
     ) -> Answer:
         """A submitted prompt, of a new answer or one more of `answer`."""
         prompt = ChatPrompt((ChatMessage(Role.USER, "ab"),), tuple(tools)) if tools else TextPrompt("ab")

@@ -12,7 +12,7 @@ an empty one of the kind that is in progress.
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -20,6 +20,7 @@ from application.events import Parsing
 from application.ports.engine import Ended, EngineItem, ImageWanted, Tokens
 from application.ports.event_sink import ContentSink
 from application.ports.tokenizer import Detokenizer, OutputParser
+from application.services.text_side.answers.generated_calls import GeneratedCalls
 from domain.errors import DomainError, ServerUnavailable
 from domain.output.schema_check import call_problems, joined_calls
 from domain.output.stop_text import StopStep, StopText
@@ -100,11 +101,11 @@ class Choice:
         family: str = "",
         content: ContentSink | None = None,
         num_image_tokens: int = 0,
-        keep: Callable[[str, GeneratedCall], None] | None = None,
+        kept: GeneratedCalls | None = None,
     ) -> None:
         """`family`: the parser's model family, empty for plain text. `content`: None where content is not recorded.
-        `num_image_tokens`: those of `num_prompt` that are images. `keep`: takes each call, by its id, once something
-        follows it or the answer ends."""
+        `num_image_tokens`: those of `num_prompt` that are images. `kept`: takes each call once something follows it or
+        the answer ends."""
         self.request, self.number, self.id = request, number, choice_id(request.id, number)
         self.outcome: Finished | Failed | None = None
         self.latest: StreamItem | None = None
@@ -118,7 +119,7 @@ class Choice:
         self._parser, self._family, self._content = parser, family, content
         self._stop = StopText(request.stop.stop)
         self._calls: list[ToolCallDelta] = []
-        self._keep_call, self._num_kept, self._reasoning = keep, 0, list[str]()
+        self._kept, self._num_kept, self._reasoning = kept, 0, list[str]()
         self._in_progress: ContentDelta = TextDelta("")
         self._parsed_from_ns: int | None = None
         self._parse_ns = 0
@@ -244,9 +245,9 @@ class Choice:
     def _call_ends(self) -> None:
         deltas, self._num_kept = self._calls[self._num_kept :], len(self._calls)
         for call in joined_calls(deltas):
-            if self._keep_call is not None:
+            if self._kept is not None:
                 generated = GeneratedCall(call.name, call.arguments, "".join(self._reasoning), deltas[0].is_own_id)
-                self._keep_call(call.id, generated)
+                self._kept.keep(self.request, call.id, generated)
             self._reasoning.clear()
 
     def _matched(self, text: str) -> StopStep:

@@ -6,13 +6,10 @@ A call that cannot be looked up in time is rendered as the client sent it: that 
 """
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict, replace
-from functools import partial
 
 from application.services.documents import Documents
 from domain.errors import StoreUnresponsive
-from domain.ids import ModelId
 from domain.request.chat import GeneratedCall, with_generated
 from domain.request.document import Document, DocumentKey
 from domain.request.request import ChatPrompt, GenerationRequest
@@ -52,17 +49,12 @@ class GeneratedCalls:
         messages = tuple(with_generated(message, known) for message in prompt.messages)
         return replace(request, prompt=replace(prompt, messages=messages))
 
-    def keeper(self, request: GenerationRequest, model: ModelId) -> Callable[[str, GeneratedCall], None] | None:
-        """Returns a function that keeps a finished call of the answer under its id; None where none is kept."""
-        return partial(self._keep, request, model) if self._documents is not None and request.persist else None
-
-    def _keep(self, request: GenerationRequest, model: ModelId, id: str, call: GeneratedCall) -> None:
+    def keep(self, request: GenerationRequest, id: str, call: GeneratedCall) -> None:
+        """Keeps a finished call of an answer under its id, where calls of this request are kept."""
         num_chars = len(call.arguments) + len(call.reasoning)
-        if self._documents is not None and num_chars <= MAX_CHARS:
-            body, is_fleeting = json.dumps(asdict(call)).encode(), not request.keeps_text
-            self._documents.keep(
-                {self._key(request, id): body}, model, request.arrived_ns or 0, is_fleeting=is_fleeting
-            )
+        if self._documents is not None and request.persist and num_chars <= MAX_CHARS:
+            bodies, arrived_ns = {self._key(request, id): json.dumps(asdict(call)).encode()}, request.arrived_ns or 0
+            self._documents.keep(bodies, request.model, arrived_ns, is_fleeting=not request.keeps_text)
 
     def _key(self, request: GenerationRequest, id: str) -> DocumentKey:
         assert self._documents is not None

@@ -9,20 +9,20 @@ then its cost is known.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
-from types import MappingProxyType
-from typing import TypeAlias
 
 from application.events import Event, FaultObserved, RequestEnded, RequestQueued, RequestRefused, TokensReceived
 from application.ports.clock import Clock
 from application.ports.engine import Ended, Engine, EngineError, ImageWanted, StepBatch, Submission, Tokens
 from application.ports.event_sink import EventSink
-from application.ports.vision import PreparedImage, PrepareImage
+from application.ports.vision import PreparedImage
 from application.services.faults import placed
+from application.services.request_timelines import RequestTimelines
 from application.services.text_side.answers.answer import Answer
 from application.services.text_side.answers.choice import Choice
+from application.services.text_side.answers.prompt_images import WantedImages
 from domain.errors import (
     ComputeFailed,
     DomainError,
@@ -32,7 +32,6 @@ from domain.errors import (
     ServerUnavailable,
 )
 from domain.ids import ModelId, RequestId
-from domain.prefix.explanation import Explanation
 from domain.printable import printable
 from domain.request.request import GenerationRequest, Usage, choice_seed
 from domain.request.stream import Admitted, Failed, Finished
@@ -40,13 +39,6 @@ from domain.request.stream import Admitted, Failed, Finished
 STOPPING = "the server is stopping; try again once it is back"
 RETRY_AFTER_S = 10
 """The `Retry-After` of requests that are refused without an engine: another one may have been started by then."""
-
-Explained: TypeAlias = Callable[[RequestId, GenerationRequest, Explanation], None]
-"""Takes the result of a choice's lookup. Event loop; must neither block nor raise."""
-
-
-def _ignore(_id: RequestId, _request: GenerationRequest, _explanation: Explanation) -> None:
-    return
 
 
 @dataclass(slots=True)
@@ -66,17 +58,22 @@ class OpenRequests:
     """The engine is started with `receive`. Event loop only, but for the counts."""
 
     def __init__(
-        self, engine: Engine, events: EventSink, clock: Clock, max_queue: int, explained: Explained = _ignore
+        self,
+        engine: Engine,
+        events: EventSink,
+        clock: Clock,
+        max_queue: int,
+        timelines: RequestTimelines | None = None,
     ) -> None:
-        """`max_queue`: choices that may wait or be prepared."""
+        """`max_queue`: choices that may wait or be prepared. `timelines`: keeps the result of each choice's lookup."""
         self._engine = engine
         self._events = events
         self._clock = clock
         self.max_queue = max_queue
-        self._explained = explained
+        self._timelines = timelines or RequestTimelines()
         self._preparing: dict[RequestId, Preparation] = {}
         self._open: dict[RequestId, tuple[Answer, Sequence[Choice]]] = {}
-        self._images: dict[RequestId, Mapping[bytes, PrepareImage]] = {}
+        self._images: dict[RequestId, WantedImages] = {}
         self._tasks: set[asyncio.Task[object]] = set()
         self._is_cut_off = False
         self.num_waiting = 0
@@ -157,15 +154,15 @@ class OpenRequests:
         answer: Answer,
         submission: Submission,
         choices: Sequence[Choice],
-        images: Mapping[bytes, PrepareImage] = MappingProxyType({}),
+        images: WantedImages | None = None,
     ) -> None:
         """Submits a prepared prompt with its choices. From here on the engine holds its places in the queue. `images`:
-        of the prompt, by the digests of their spans, for when the engine wants them."""
+        those of the prompt, for when the engine wants them."""
         queued_ns = self._clock.now_ns()  # before the engine can admit it
         self._engine.submit(submission)
         answer.add(submission.prompt, choices)
         self._open[submission.id] = answer, choices
-        if images:
+        if images is not None:
             self._images[submission.id] = images
         for choice in choices:
             self._events.emit(_queued(choice, submission, queued_ns))
@@ -219,7 +216,7 @@ class OpenRequests:
             elif isinstance(item, Tokens):
                 counts.append((choice.id, len(item.token_ids)))
             elif isinstance(item, Admitted):
-                self._explained(choice.id, choice.request, item.explanation)
+                self._timelines.explained(choice.id, choice.request, item.explanation)
             elif isinstance(item, Ended) and choice.outcome is not None:
                 choice.is_in_engine = False
                 ended.append(_ended(choice, choice.outcome, batch.at_ns, self._clock.now_ns()))
@@ -232,12 +229,12 @@ class OpenRequests:
 
     def _provide(self, model: ModelId, request: GenerationRequest, digest: bytes) -> None:
         """Answers the engine's need for an image as soon as it is prepared."""
-        prepare = self._images[request.id][digest]
+        images = self._images[request.id]
 
         async def provide() -> None:
             found: PreparedImage | EngineError
             try:
-                found = await prepare()
+                found = await images.prepare(digest)
             except DomainError as error:
                 found = EngineError.of(error)
             except Exception as error:

@@ -6,16 +6,15 @@ length of their texts. A prompt that cannot fit is refused as early as its lengt
 encoding, and before ids are checked.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import inf
 from typing import Any, TypeVar
 
 from application.ports.tokenizer import EncodedPrompt, PromptTooLong, Tokenizer, check_length
-from application.ports.vision import PrepareImage
 from application.services.lane import Lane
 from application.services.text_side.answers.generated_calls import GeneratedCalls
-from application.services.text_side.answers.prompt_images import PromptImages
+from application.services.text_side.answers.prompt_images import PromptImages, WantedImages
 from application.services.text_side.models.model_finder import ServedModel
 from domain.errors import ContextOverflow, InvalidRequest
 from domain.id_row import IdRow
@@ -42,10 +41,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A prompt as the engine takes it. `images`: of each span, by the span's digest, for when the engine wants them."""
+    """A prompt as the engine takes it. `images`: those of its spans, for when the engine wants them."""
 
     prompt: EncodedPrompt
-    images: Mapping[bytes, PrepareImage] = field(default_factory=dict[bytes, PrepareImage])
+    images: WantedImages | None = None
 
 
 class PromptEncoder:

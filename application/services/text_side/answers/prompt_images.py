@@ -14,8 +14,7 @@ which images another one has sent.
 import asyncio
 from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 from weakref import WeakValueDictionary
 
 from application.ports.vision import (
@@ -24,7 +23,6 @@ from application.ports.vision import (
     ImageRows,
     ImageTokens,
     PreparedImage,
-    PrepareImage,
     ProcessedImage,
 )
 from application.services.lane import OWNER, Lane
@@ -102,21 +100,20 @@ class PromptImages:
 
     def wanted(
         self, prompt: ChatPrompt, rows: ImageRows | None, served: ServedModel, salt: str
-    ) -> Mapping[bytes, PrepareImage]:
-        """Returns how the arrays of the images that are shown are prepared, by the digests of their spans."""
-        processor, owner = served.images, OWNER.get()
-        if rows is None or processor is None:
-            return {}
+    ) -> "WantedImages | None":
+        """Returns the images that are shown, for when the engine wants their arrays; None without images."""
+        if rows is None:
+            return None
+        by_digest = {rows.tokens[image.digest].digest: image for image in prompt.images}
+        return WantedImages(self, by_digest, served, salt, OWNER.get())
 
-        async def prepare(image: Image) -> PreparedImage:
-            OWNER.set(owner)
-            key = served.source, salt, image.digest
-            if (found := self._prepared.pop(key, None)) is None:
-                return (await self._processed(image, processor)).prepared
-            self.prepared_bytes -= found.size_bytes
-            return found
-
-        return {rows.tokens[image.digest].digest: partial(prepare, image) for image in prompt.images}
+    async def prepare(self, image: Image, served: ServedModel, salt: str) -> PreparedImage:
+        """Returns the arrays of an image, and keeps them no longer. Raises as `ImageProcessor.process` does."""
+        if (found := self._prepared.pop((served.source, salt, image.digest), None)) is None:
+            assert served.images is not None
+            return (await self._processed(image, served.images)).prepared
+        self.prepared_bytes -= found.size_bytes
+        return found
 
     def close(self) -> None:
         """Stops the lanes without waiting; an image that is being decoded is dropped."""
@@ -161,6 +158,22 @@ class PromptImages:
         while self.prepared_bytes > self._max_prepared_bytes:
             _, dropped = self._prepared.popitem(last=False)
             self.prepared_bytes -= dropped.size_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class WantedImages:
+    """The images of one prompt of `owner`. `by_digest`: by the digests of their spans, which the engine names."""
+
+    images: PromptImages
+    by_digest: Mapping[bytes, Image]
+    served: ServedModel
+    salt: str
+    owner: str
+
+    async def prepare(self, digest: bytes) -> PreparedImage:
+        """Returns the arrays of an image, prepared in the owner's turn; in a task of its own."""
+        OWNER.set(self.owner)
+        return await self.images.prepare(self.by_digest[digest], self.served, self.salt)
 
 
 def _unseen(source: ModelSource, image: Image) -> InvalidRequest:

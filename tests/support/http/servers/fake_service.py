@@ -252,7 +252,7 @@ def fake_service(
         close_cache=lambda: tiers.close(PATIENCE_S),
     )
     memory = ShortMemory(loop, room_bytes)
-    requests = OpenRequests(memory, sinks, clock, max_queue, timelines.explained)
+    requests = OpenRequests(memory, sinks, clock, max_queue, timelines)
     repository = models or FakeModels()
     model_settings = model_settings or ModelSettings(default=DEFAULT_MODEL)
     pool = ModelPool(

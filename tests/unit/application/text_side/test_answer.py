@@ -13,6 +13,7 @@ from application.services.text_side.answers import choice
 from application.services.text_side.answers.answer import Answer, Progress
 from application.services.text_side.answers.answer_grammar import with_answer_grammar
 from application.services.text_side.answers.choice import MERGE_ABOVE, Choice, PlainParser
+from application.services.text_side.answers.generated_calls import GeneratedCalls
 from domain.errors import ComputeFailed, DomainError, RequestCancelled
 from domain.ids import ModelId, RequestId
 from domain.request.chat import ChatMessage, GeneratedCall, Role
@@ -205,9 +206,20 @@ def run(token_ids: bytes | list[int], rules: StopRules, max_new: int, at_once: i
     return text_of(choice.take()), choice.outcome.usage.completion_tokens, choice.outcome.stop_text
 
 
+class KeptCalls(GeneratedCalls):
+    """Keeps calls in a list."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[str, GeneratedCall]] = []
+
+    def keep(self, request: GenerationRequest, id: str, call: GeneratedCall) -> None:
+        self.calls.append((id, call))
+
+
 @pytest.mark.parametrize("reason", [FinishReason.STOP, FinishReason.CANCELLED])
 def test_a_call_is_kept_once_something_follows_it_or_the_answer_ends(reason: FinishReason) -> None:
-    kept: list[tuple[str, GeneratedCall]] = []
+    kept = KeptCalls()
     deltas = [
         ReasoningDelta("hm"),
         ToolCallDelta(0, "call_1", "f"),
@@ -215,15 +227,15 @@ def test_a_call_is_kept_once_something_follows_it_or_the_answer_ends(reason: Fin
         ToolCallDelta(1, "functions.g:1", "g", "{", is_own_id=False),
     ]
     request = GenerationRequest(RequestId("r"), ModelId("m"), TextPrompt("x"))
-    answer = Choice(request, 0, 1, Telling(deltas), keep=lambda id, call: kept.append((id, call)))
+    answer = Choice(request, 0, 1, Telling(deltas), kept=kept)
     answer.receive(Tokens((1, 2, 3)))
-    assert kept == []
+    assert kept.calls == []
     answer.receive(Tokens((4,)))
     first = ("call_1", GeneratedCall("f", "{}", "hm"))
-    assert kept == [first]
+    assert kept.calls == [first]
     answer.receive(Ended(Usage(1, 4), reason))
     last = ("functions.g:1", GeneratedCall("g", "{", is_own_id=False))
-    assert kept == ([first, last] if reason is FinishReason.STOP else [first])
+    assert kept.calls == ([first, last] if reason is FinishReason.STOP else [first])
 
 
 EURO = "€".encode()

@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -14,6 +15,7 @@ from application.ports.tokenizer import OutputParser
 from application.ports.vision import PreparedImage
 from application.services.text_side.answers import choice
 from application.services.text_side.answers.choice import MERGE_ABOVE
+from application.services.text_side.answers.prompt_images import WantedImages
 from domain.errors import InvalidRequest, QueueFull, RequestCancelled, RequestNotFound, ServerUnavailable
 from domain.ids import ModelId, RequestId
 from domain.request.chat import ChatMessage, Role, ToolSpec
@@ -290,18 +292,15 @@ def test_a_client_that_leaves_a_preparation_is_no_error(is_cancelled_too: bool) 
 def test_what_the_engine_wants_of_an_image_is_answered_in_every_case() -> None:
     cat = ToyImages().process(toy_image(2, 2, "cat")).prepared
 
-    async def sound() -> PreparedImage:
-        return cat
-
-    async def refused() -> PreparedImage:
-        raise InvalidRequest("the image cannot be used", param="there")
-
-    async def broken() -> PreparedImage:
-        raise KeyError("a defect")
+    class Images:
+        async def prepare(self, digest: bytes) -> PreparedImage:
+            if digest == b"refused":
+                raise InvalidRequest("the image cannot be used", param="there")
+            return {b"sound": cat}[digest]
 
     async def run() -> None:
         side = TextSide()
-        side.open(images={b"sound": sound, b"refused": refused, b"broken": broken})
+        side.open(images=cast(WantedImages, Images()))
         side.tell(*(ImageWanted(digest) for digest in (b"sound", b"refused", b"broken", b"sound")))
         await asyncio.sleep(0)
         await asyncio.sleep(0)

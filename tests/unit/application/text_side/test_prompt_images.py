@@ -143,11 +143,12 @@ def test_arrays_are_kept_until_they_are_wanted_and_then_made_again() -> None:
         prompt, rows = await images.shown(chat(CAT, DOG), model, "")
         assert images.prepared_bytes == 8 * (3 + 4)
         wanted = images.wanted(prompt, rows, model, "")
+        assert wanted is not None
         expected = {ToyImages().process(image).tokens.digest: image for image in (CAT, DOG)}
-        assert set(wanted) == set(expected)
+        assert set(wanted.by_digest) == set(expected)
         for number in (2, 4):  # processed in sum, after each round
-            for digest, prepare in wanted.items():
-                assert await prepare() == ToyImages().process(expected[digest]).prepared
+            for digest in expected:
+                assert await wanted.prepare(digest) == ToyImages().process(expected[digest]).prepared
             assert len(counting.measured) == number
         assert images.prepared_bytes == 0
 
@@ -161,8 +162,10 @@ def test_the_oldest_arrays_are_dropped_above_the_bound() -> None:
         model = served(counting)
         prompt, rows = await images.shown(chat(CAT, DOG), model, "")
         assert images.prepared_bytes == 8 * 4
-        for prepare in images.wanted(prompt, rows, model, "").values():
-            await prepare()
+        wanted = images.wanted(prompt, rows, model, "")
+        assert wanted is not None
+        for digest in wanted.by_digest:
+            await wanted.prepare(digest)
         assert counting.measured == [CAT.data, DOG.data, CAT.data]
 
     run(work, PromptImages(ImageFetcher(()), max_prepared_bytes=8 * 4))
