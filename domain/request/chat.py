@@ -6,7 +6,7 @@ prefix that was computed at the first call. `with_generated` puts the generated 
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TypeAlias
@@ -90,12 +90,12 @@ class ChatMessage:
         """Returns the message with something else in place of each image: another one, or a note in a line of its
         own."""
         others = iter(instead)
-        pieces = (next(others) if isinstance(piece, Image) else piece for piece in self.pieces)
+        pieces = [next(others) if isinstance(piece, Image) else piece for piece in self.pieces]
         shown = message_of(self.role, pieces, between="\n")
         return replace(self, content=shown.content, images=shown.images)
 
 
-def message_of(role: Role, pieces: Iterable[str | Image], between: str = "") -> ChatMessage:
+def message_of(role: Role, pieces: Sequence[str | Image], between: str = "") -> ChatMessage:
     """Returns a message of texts, with `between` neighbouring ones, and images. Empty texts are left out."""
     content, images, follows_text = "", list[Image](), False
     for piece in pieces:

@@ -1,35 +1,45 @@
 """Routes with a JSON body, and the operations among them: the body is decoded and converted, its generations are
-started, and their choices go out whole or as a stream. A client that disconnects cancels the work."""
+started, and their choices go out whole or as a stream.
+
+A client that disconnects cancels the work. Nothing of a stream is sent before its requests have been admitted (or wait
+for too long), so that the headers can report the reuse and an earlier failure has a status. Litestar stops reading a
+stream as soon as its client disconnects; the request's context closes the answer then.
+"""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from types import GenericAlias
-from typing import Any, TypeVar
+from typing import Any
 
 from litestar import post
 from litestar.connection import Request
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.spec import Operation as OperationDocument
-from litestar.response import Response
+from litestar.response import Response, Stream
 from litestar.types import Receive
 from msgspec import Struct
 
-from application.services.text_side.answers.answer import Answer
+from application.services.text_side.answers.answer import Answer, failure
 from application.use_cases.models import ModelEntry
-from domain.errors import InvalidRequest, ModelNotFound
-from domain.half_pairs import without_halves
-from domain.ids import ModelId
-from domain.request.request import GenerationRequest
+from domain.errors import ComputeFailed, DomainError, ModelNotFound
+from domain.request.stream import StreamItem
 from interfaces.http.answering.collected import collect
-from interfaces.http.answering.dialect import BodyT, Operation, Started
+from interfaces.http.answering.dialect import BodyT, Framing, Operation, Started
 from interfaces.http.answering.documented import cache_headers, documented, errors
-from interfaces.http.answering.event_stream import open_stream
 from interfaces.http.errors import ClientLeft, ErrorBody, renamed
-from interfaces.http.incoming.json_body import body_decoder, body_dto, check_nodes
+from interfaces.http.incoming.json_body import body_decoder, body_dto, read_body
 from interfaces.http.incoming.request_context import TAKES_PLACE, RequestContext, context_of
 
-T = TypeVar("T")
+_log = logging.getLogger("cairn.http")
+
+STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+"""The headers that keep caches and proxies from buffering a stream."""
+
+HEADERS_BY_S = 1.0
+"""Clients and proxies give up on servers that send no headers; a request still queued by then says `pending`."""
 
 
 def json_route(
@@ -48,25 +58,14 @@ def json_route(
     cancels the work. Its requests take a place, unless `guards` leave them to admins."""
     decoder = decode or body_decoder(body)
 
-    def checked(raw: bytes) -> object:
-        check_nodes(raw)
-        try:
-            whole = without_halves(raw)
-        except ValueError as error:
-            raise InvalidRequest(f"the body {error}") from None
-        return decoder(whole)
-
     def decorate(handle: Callable[[Any, RequestContext], Awaitable[Any]]) -> HTTPRouteHandler:
         async def respond(data: bytes, request: Request[Any, Any, Any]) -> Any:
             context = context_of(request.scope)
-
-            async def work() -> Any:
-                return await handle(await context.run(checked, data), context)
-
-            try:
-                return await (cancelled_on_disconnect(request, work()) if is_cancelled else work())
-            except ModelNotFound as error:
-                raise await listing_models(context, error) from None
+            async with cancelled_on_disconnect(request.receive) if is_cancelled else nullcontext():
+                try:
+                    return await handle(await context.run(read_body, data, decoder), context)
+                except ModelNotFound as error:
+                    raise await listing_models(context, error) from None
 
         respond.__annotations__.update({"data": body, "return": handle.__annotations__["return"]})
         return post(
@@ -89,50 +88,38 @@ def operation_route(operation: Operation[BodyT], error_type: type[Struct], keepa
     """The handler of an operation. `error_type`: the dialect's."""
 
     async def answer(body: BodyT, context: RequestContext) -> Response[Any]:
-        with renamed(operation.wire_names(body)):
-            return await _answer(operation, body, context, keepalive_s)
+        with renamed(body.wire_names()):
+            if operation.resolved is not None:
+                body = await operation.resolved(body, context)
+            named = await context.run(body.requests, context)
+            requests = await context.admit([replace(request, operation=operation.operation_id) for request in named])
+            clock, answer = context.services.clock, await context.enter(context.services.generate.answering(requests))
+            started = Started(
+                context=context,
+                requests=tuple(requests),
+                prompts=tuple(answer.prompts),
+                model=named[0].model,
+                tokenizer=answer.model.tokenizer,
+                submitted_ns=clock.now_ns(),
+                created_s=clock.unix_ns() // 1_000_000_000,
+            )
+            if body.stream:
+                return await open_stream(answer, operation.framing(body, started), keepalive_s, operation.stream_type)
+            collected = await collect(answer, clock)
+            if any(choice.scores for choice in collected):  # slow to encode
+                whole = await asyncio.to_thread(operation.answer, body, started, collected)
+            else:
+                whole = operation.answer(body, started, collected)
+            return Response(whole, headers=cache_headers(answer.explanations))
 
     answer.__annotations__["return"] = GenericAlias(Response, operation.answer_type)
     return json_route(
         operation.path,
         operation.operation_id,
         operation.body_type,
-        operation.decode,
         error_type=error_type,
         document=documented(operation.links, operation.stream_type),
     )(answer)
-
-
-async def _answer(
-    operation: Operation[BodyT], body: BodyT, context: RequestContext, keepalive_s: float
-) -> Response[Any]:
-    if operation.resolved is not None:
-        body = await operation.resolved(body, context)
-    named = await context.run(operation.convert, body, context)
-    requests = await context.admit([replace(request, operation=operation.operation_id) for request in named])
-    answer = await context.enter(context.services.generate.answering(requests))
-    started = _started(context, requests, answer, named[0].model)
-    if body.stream:
-        return await open_stream(answer, operation.framing(body, started), keepalive_s, operation.stream_type)
-    collected = await collect(answer, context.services.clock)
-    if any(choice.scores for choice in collected):  # slow to encode
-        whole = await asyncio.to_thread(operation.answer, body, started, collected)
-    else:
-        whole = operation.answer(body, started, collected)
-    return Response(whole, headers=cache_headers(answer.explanations))
-
-
-def _started(context: RequestContext, requests: Sequence[GenerationRequest], answer: Answer, model: ModelId) -> Started:
-    clock = context.services.clock
-    return Started(
-        context=context,
-        requests=tuple(requests),
-        prompts=tuple(answer.prompts),
-        model=model,
-        tokenizer=answer.model.tokenizer,
-        submitted_ns=clock.now_ns(),
-        created_s=clock.unix_ns() // 1_000_000_000,
-    )
 
 
 async def listing_models(context: RequestContext, error: ModelNotFound) -> ModelNotFound:
@@ -147,21 +134,70 @@ async def models_for(context: RequestContext) -> list[ModelEntry]:
     return [entry for entry in entries if context.client.may_use(entry.source.id)]
 
 
-async def cancelled_on_disconnect(request: Request[Any, Any, Any], work: Coroutine[Any, Any, T]) -> T:
-    """Runs `work`, and cancels it when the client disconnects (ClientLeft). The body must have been read."""
-    worker = asyncio.create_task(work)
-    watcher = asyncio.create_task(_disconnected(request.receive))
+@asynccontextmanager
+async def cancelled_on_disconnect(receive: Receive) -> AsyncGenerator[None]:
+    """Cancels the block when the client disconnects (ClientLeft). The body must have been read."""
+    task, has_left = asyncio.current_task(), False
+    assert task is not None
+    num_cancelled = task.cancelling()
+
+    async def watch() -> None:
+        nonlocal has_left
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        has_left = True
+        task.cancel()
+
+    watcher = asyncio.create_task(watch())
     try:
-        await asyncio.wait({worker, watcher}, return_when=asyncio.FIRST_COMPLETED)
-        if worker.done():
-            return worker.result()
-        raise ClientLeft("the client disconnected")
+        yield
+    except asyncio.CancelledError:
+        if has_left and task.uncancel() <= num_cancelled:
+            raise ClientLeft("the client disconnected") from None
+        raise  # the server ends it as well
     finally:
-        worker.cancel()
         watcher.cancel()
-        await asyncio.gather(worker, watcher, return_exceptions=True)
+        await asyncio.gather(watcher, return_exceptions=True)
 
 
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
+async def open_stream(answer: Answer, framing: Framing, keepalive_s: float, media_type: str) -> Stream:
+    """The response that streams `answer`, once that is admitted or HEADERS_BY_S have passed. Raises the answer's error
+    if it fails before."""
+    await answer.admitted(min(keepalive_s, HEADERS_BY_S))
+    headers = {**STREAM_HEADERS, **cache_headers(answer.explanations)}
+    return Stream(_stream(answer, framing, keepalive_s), media_type=media_type, headers=headers)
+
+
+async def _stream(answer: Answer, framing: Framing, keepalive_s: float) -> AsyncIterator[bytes]:
+    """The bytes of the stream, with the dialect's keep-alive when nothing was sent for too long. An error becomes an
+    event, as the status has been sent already."""
+    now_s = asyncio.get_running_loop().time
+    try:
+        if opening := framing.begin():
+            yield opening
+        keep_alive_at_s = now_s() + keepalive_s
+        while answer.is_open:
+            items = await answer.items(keep_alive_at_s)
+            data, error = _framed(items, framing) if items else (framing.keep_alive(answer.progress), None)
+            if data:
+                yield data
+            if data or not items:
+                keep_alive_at_s = now_s() + keepalive_s
+            if error is not None:
+                raise error
+        yield framing.end()
+    except DomainError as error:
+        yield framing.fail(error)
+    except Exception:
+        _log.exception("a stream broke")
+        yield framing.fail(ComputeFailed("internal error; the server's log has the details"))
+
+
+def _framed(items: Sequence[tuple[int, StreamItem]], framing: Framing) -> tuple[bytes, DomainError | None]:
+    """The bytes of items that arrived together, and the error that ends them if there is one."""
+    parts: list[bytes] = []
+    for index, item in items:
+        if (error := failure(item)) is not None:
+            return b"".join(parts), error
+        parts.append(framing.feed(index, item))
+    return b"".join(parts), None

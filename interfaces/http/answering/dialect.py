@@ -1,7 +1,7 @@
 """A dialect: the wire format of one family of clients, separate from how requests are served.
 
-    body --decode--> BodyT --convert--> GenerationRequest, one a prompt
-                                            | answering.py: start, stream or collect, cancel when the client disconnects
+    bytes --> Body --requests--> GenerationRequest, one a prompt
+                                     | answering.py: start, stream or collect, cancel when the client disconnects
     bytes <--framing-- StreamItem, or answer <--+
 
 To add a dialect, write these objects in a folder of its own and name the dialect in `dialects.DIALECTS`. Answering,
@@ -109,10 +109,19 @@ class Framing(Protocol):
 
 
 class Body(Protocol):
-    """A decoded body of any dialect."""
+    """A decoded body of any dialect. Its methods run in any thread: for large bodies in a worker."""
 
     @property
     def stream(self) -> bool | None: ...
+
+    def wire_names(self) -> Mapping[str, str]:
+        """Returns the client's names for fields that the domain names otherwise: errors name what the client sent."""
+        ...
+
+    def requests(self, context: RequestContext) -> Sequence[GenerationRequest]:
+        """Returns one request a prompt, at least one, with equal `num_choices`. Raises any DomainError, InvalidRequest
+        for what the body asks for and is not supported."""
+        ...
 
 
 BodyT = TypeVar("BodyT", bound=Body)
@@ -122,11 +131,8 @@ BodyT = TypeVar("BodyT", bound=Body)
 class Operation(Generic[BodyT]):
     """A route on which a dialect's clients request generation.
 
-    `decode` raises InvalidRequest, also for fields that are refused by name. `resolved` returns the body with what it
-    refers to, for all that follow. `convert` returns one request a prompt, at least one, with equal `num_choices`. Both
-    raise any DomainError. `decode` and `convert` run in any thread: for large bodies in a worker. `answer` makes the
-    whole answer of the choices by index, which have all finished well, `framing` a streamed one. `wire_names`: the
-    client's names for fields that the domain names otherwise, since errors name what the client sent.
+    `resolved` returns the body with what it refers to, for all that follow, and raises any DomainError. `answer` makes
+    the whole answer of the choices by index, which have all finished well, `framing` a streamed one.
 
     `body_type`, `answer_type`: types in the OpenAPI document. `stream_type`: the media type of its streams.
     `discriminator`: the field by which `/v1/cache/*`, which take bodies of any dialect, recognise a body of this
@@ -138,11 +144,8 @@ class Operation(Generic[BodyT]):
     operation_id: str
     body_type: type[BodyT]
     answer_type: type[Struct]
-    decode: Callable[[bytes], BodyT]
-    convert: Callable[[BodyT, RequestContext], Sequence[GenerationRequest]]
     answer: Callable[[BodyT, Started, Sequence[Collected]], Struct]
     framing: Callable[[BodyT, Started], Framing]
-    wire_names: Callable[[BodyT], Mapping[str, str]] = lambda _body: {}
     resolved: Callable[[BodyT, RequestContext], Awaitable[BodyT]] | None = None
     stream_type: str = SERVER_SENT_EVENTS
     discriminator: str = ""

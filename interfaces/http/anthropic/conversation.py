@@ -140,10 +140,10 @@ def blocks_of(content: Content, path: str) -> Iterator[tuple[str, Block]]:
             yield at, block
 
 
-def pieces_of(content: Content, path: str, *, refuses_media: bool) -> Iterator[str | Image]:
-    """Yields the texts and images of all blocks. Raises InvalidRequest."""
-    for at, block in blocks_of(content, path):
-        yield from block_pieces(block, at, refuses_media=refuses_media)
+def pieces_of(content: Content, path: str, *, refuses_media: bool) -> list[str | Image]:
+    """Returns the texts and images of all blocks. Raises InvalidRequest."""
+    blocks = blocks_of(content, path)
+    return [piece for at, block in blocks for piece in block_pieces(block, at, refuses_media=refuses_media)]
 
 
 def block_pieces(block: Block, path: str, *, refuses_media: bool) -> Iterator[str | Image]:

@@ -24,7 +24,7 @@ from interfaces.http.anthropic.conversation import Content, MessageParam, conver
 from interfaces.http.fields.grammar_fields import form_grammar
 from interfaces.http.fields.parameters import ignored, mapped, refuse_unsupported, refused, supported
 from interfaces.http.fields.sampling_fields import new_request, thinking_kwargs, tier_priority
-from interfaces.http.incoming.json_body import body_decoder, converted
+from interfaces.http.incoming.json_body import converted
 from interfaces.http.incoming.request_context import RequestContext
 from interfaces.http.services import Services
 
@@ -154,6 +154,25 @@ class MessagesRequest(PromptFields, kw_only=True):
     metadata: Annotated[Any, ignored("it stays out of the prompt")] = None
     container: Annotated[Any, ignored("there are none")] = None
 
+    def wire_names(self) -> dict[str, str]:
+        """Without a format, a grammar comes from tools."""
+        return {**_NAMES, "grammar": FORMAT if self.format is not None else "tools"}
+
+    def requests(self, context: RequestContext) -> list[GenerationRequest]:
+        request = new_request(
+            self,
+            context,
+            "msg",
+            chat_prompt(self),
+            sampling=SamplingParams.chosen(temperature=self.temperature, top_p=self.top_p, top_k=self.top_k),
+            stop=StopRules(self.max_tokens, stop=tuple(self.stop_sequences or ()), fits_room=True),
+            persist=self.store is not False,
+            grammar=form_grammar(self.format, FORMAT),
+            reasoning=reasoning_limit(self),
+            priority=tier_priority(self.service_tier),
+        )
+        return [request]
+
 
 class CountTokensRequest(PromptFields, kw_only=True):
     """The body of POST /v1/messages/count_tokens."""
@@ -178,11 +197,6 @@ def chat_prompt(body: PromptFields) -> ChatPrompt:
     )
 
 
-def wire_names(body: PromptFields) -> dict[str, str]:
-    """The client's names for fields that the domain names otherwise. Without a format, a grammar comes from tools."""
-    return {**_NAMES, "grammar": FORMAT if body.format is not None else "tools"}
-
-
 def reasoning_limit(body: MessagesRequest) -> ReasoningLimit | None:
     """Raises InvalidRequest."""
     thinking = body.thinking
@@ -193,32 +207,13 @@ def reasoning_limit(body: MessagesRequest) -> ReasoningLimit | None:
     return ReasoningLimit(thinking.budget_tokens, is_firm=False)
 
 
-def _convert(body: MessagesRequest, context: RequestContext) -> list[GenerationRequest]:
-    request = new_request(
-        body,
-        context,
-        "msg",
-        chat_prompt(body),
-        sampling=SamplingParams.chosen(temperature=body.temperature, top_p=body.top_p, top_k=body.top_k),
-        stop=StopRules(body.max_tokens, stop=tuple(body.stop_sequences or ()), fits_room=True),
-        persist=body.store is not False,
-        grammar=form_grammar(body.format, FORMAT),
-        reasoning=reasoning_limit(body),
-        priority=tier_priority(body.service_tier),
-    )
-    return [request]
-
-
 MESSAGES = Operation(
     path="/v1/messages",
     operation_id="createMessage",
     body_type=MessagesRequest,
     answer_type=MessageBody,
-    decode=body_decoder(MessagesRequest),
-    convert=_convert,
     answer=message_body,
     framing=MessageFraming,
-    wire_names=wire_names,
 )
 
 

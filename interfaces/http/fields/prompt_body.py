@@ -9,8 +9,8 @@ from msgspec import Raw
 
 from domain.errors import InvalidRequest
 from domain.request.request import GenerationRequest
-from interfaces.http.answering.dialect import Operation
-from interfaces.http.incoming.json_body import decode_json
+from interfaces.http.answering.dialect import Body, Operation
+from interfaces.http.incoming.json_body import body_decoder, decode_json
 from interfaces.http.incoming.request_context import RequestContext
 
 _ABSENT = (b"", b"null")
@@ -21,12 +21,12 @@ class PromptBody:
     """A decoded body with the operation that it is for."""
 
     operation: Operation[Any]
-    body: Any
+    body: Body
 
     @property
     def wire_names(self) -> Mapping[str, str]:
         """The client's names for the domain's fields, for `renamed`."""
-        return self.operation.wire_names(self.body)
+        return self.body.wire_names()
 
     async def requests(self, context: RequestContext, operation: str = "") -> Sequence[GenerationRequest]:
         """Returns one request a prompt, however many choices the body asks for, as the client's own; the route serves
@@ -34,7 +34,7 @@ class PromptBody:
         body = self.body
         if self.operation.resolved is not None:
             body = await self.operation.resolved(body, context)
-        requests = await context.run(self.operation.convert, body, context)
+        requests = await context.run(body.requests, context)
         own = [replace(request, num_choices=1, operation=operation) for request in requests]
         return await context.admit(own, in_turn=True)
 
@@ -44,6 +44,7 @@ class PromptBodies:
 
     def __init__(self, operations: Sequence[Operation[Any]]) -> None:
         self._by_field = {operation.discriminator: operation for operation in operations if operation.discriminator}
+        self._decoders = {one.operation_id: body_decoder(one.body_type) for one in self._by_field.values()}
         fields = msgspec.defstruct("Discriminators", [(name, Raw, Raw()) for name in self._by_field])
         self._fields = msgspec.json.Decoder(fields)
 
@@ -64,7 +65,7 @@ class PromptBodies:
         if not present:
             raise InvalidRequest(f"{self._choice('(of {})')} is missing", param=next(iter(self._by_field)))
         operation = self._by_field[present[0]]
-        return PromptBody(operation, operation.decode(raw))
+        return PromptBody(operation, self._decoders[operation.operation_id](raw))
 
     def _choice(self, noun: str) -> str:
         """`messages (a chat) or prompt (a text completion)`."""

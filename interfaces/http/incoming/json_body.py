@@ -18,6 +18,7 @@ from litestar.typing import FieldDefinition
 from msgspec import Struct
 
 from domain.errors import InvalidRequest
+from domain.half_pairs import without_halves
 from domain.printable import printable
 from domain.request.chat import ChatMessage
 
@@ -72,6 +73,16 @@ def check_arguments(messages: Iterable[ChatMessage], field: str) -> None:
 def _counted(text: bytes) -> int:
     num_containers = text.count(b"[") + text.count(b"{")
     return CONTAINER_NODES * num_containers + text.count(b'"') // 2 + text.count(b",")
+
+
+def read_body(raw: bytes, decode: Callable[[bytes], T]) -> T:
+    """Returns a whole body, checked and decoded. Raises InvalidRequest."""
+    check_nodes(raw)
+    try:
+        whole = without_halves(raw)
+    except ValueError as error:
+        raise InvalidRequest(f"the body {error}") from None
+    return decode(whole)
 
 
 def decode_json(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:

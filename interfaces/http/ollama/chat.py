@@ -3,7 +3,7 @@
 Unknown fields are ignored.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, TypeVar, cast
 
@@ -21,7 +21,6 @@ from interfaces.http.answering.dialect import Operation, Started
 from interfaces.http.fields.image_fields import image_of
 from interfaces.http.fields.parameters import ignored, mapped, refuse_unsupported, refused, supported
 from interfaces.http.fields.sampling_fields import new_request, thinking_kwargs
-from interfaces.http.incoming.json_body import body_decoder
 from interfaces.http.incoming.request_context import RequestContext
 from interfaces.http.ollama.answer import (
     MEDIA_TYPE,
@@ -161,6 +160,10 @@ class AnswerFields(Struct, kw_only=True):
         bool | None, supported("Cairn's own: false keeps what is computed for this request out of the store")
     ] = None
 
+    def __post_init__(self) -> None:
+        if self.stream is None:  # a stream unless the client disables it
+            self.stream = True
+
 
 class ChatRequest(AnswerFields, kw_only=True):
     """The body of POST /api/chat."""
@@ -173,6 +176,12 @@ class ChatRequest(AnswerFields, kw_only=True):
     ]
     tools: Annotated[list[Tool] | None, supported("functions")] = None
 
+    def wire_names(self) -> Mapping[str, str]:
+        return WIRE_NAMES
+
+    def requests(self, context: RequestContext) -> list[GenerationRequest]:
+        return [_request(self, context, chat_prompt(self))]
+
 
 class GenerateRequest(AnswerFields, kw_only=True):
     """The body of POST /api/generate."""
@@ -184,6 +193,12 @@ class GenerateRequest(AnswerFields, kw_only=True):
     template: Annotated[str | None, refused("the model's own template is used", "")] = None
     context: Annotated[list[int] | None, refused("send conversations to `/api/chat`", [])] = None
     images: Annotated[list[str] | None, supported("in base64, before the prompt; not with `raw`")] = None
+
+    def wire_names(self) -> Mapping[str, str]:
+        return {**WIRE_NAMES, "messages": "prompt"}
+
+    def requests(self, context: RequestContext) -> list[GenerationRequest]:
+        return [_request(self, context, generate_prompt(self))]
 
 
 _ROLES = {role.value: role for role in Role}
@@ -298,28 +313,15 @@ def _template_kwargs(think: bool | str | None) -> dict[str, Json]:
     return thinking_kwargs(None if think is None else bool(think), think if isinstance(think, str) and think else None)
 
 
-AnswerFieldsT = TypeVar("AnswerFieldsT", bound=AnswerFields)
+BodyT = TypeVar("BodyT", ChatRequest, GenerateRequest)
 
 
 def _operation(
-    path: str,
-    operation_id: str,
-    body_type: type[AnswerFieldsT],
-    answer_type: type[Answer],
-    prompt: Callable[[AnswerFieldsT], Prompt],
-    shape: Shape,
-    names: Mapping[str, str],
-) -> Operation[AnswerFieldsT]:
-    """A route that generates. The two differ in `prompt`, `shape` and `names`."""
-    decoder = body_decoder(body_type)
+    path: str, operation_id: str, body_type: type[BodyT], answer_type: type[Answer], shape: Shape
+) -> Operation[BodyT]:
+    """A route that generates. `shape`: of its answers' lines."""
 
-    def decode(raw: bytes) -> AnswerFieldsT:
-        body = decoder(raw)
-        if body.stream is None:  # a stream unless the client disables it
-            body.stream = True
-        return body
-
-    def framing(body: AnswerFieldsT, started: Started) -> OllamaAnswer:
+    def framing(body: BodyT, started: Started) -> OllamaAnswer:
         return OllamaAnswer(body.model, started, shape)
 
     return Operation(
@@ -327,22 +329,11 @@ def _operation(
         operation_id=operation_id,
         body_type=body_type,
         answer_type=answer_type,
-        decode=decode,
-        convert=lambda body, context: [_request(body, context, prompt(body))],
         answer=lambda body, started, choices: framing(body, started).whole(choices[0]),
         framing=framing,
-        wire_names=lambda _body: names,
         stream_type=MEDIA_TYPE,
     )
 
 
-CHAT = _operation("/api/chat", "ollamaChat", ChatRequest, ChatAnswer, chat_prompt, chat_answer, WIRE_NAMES)
-GENERATE = _operation(
-    "/api/generate",
-    "ollamaGenerate",
-    GenerateRequest,
-    GenerateAnswer,
-    generate_prompt,
-    generate_answer,
-    {**WIRE_NAMES, "messages": "prompt"},
-)
+CHAT = _operation("/api/chat", "ollamaChat", ChatRequest, ChatAnswer, chat_answer)
+GENERATE = _operation("/api/generate", "ollamaGenerate", GenerateRequest, GenerateAnswer, generate_answer)

@@ -10,8 +10,7 @@ from domain.request.stream import ContentDelta, Finished, ReasoningDelta, TextDe
 from interfaces.http.answering.collected import Collected, visible_parts
 from interfaces.http.answering.dialect import Operation, Started
 from interfaces.http.fields.sampling_fields import openai_tier
-from interfaces.http.incoming.json_body import body_decoder
-from interfaces.http.openai.chat_request import ChatCompletionRequest, chat_request, wire_names
+from interfaces.http.openai.chat_request import ChatCompletionRequest
 from interfaces.http.openai.logprobs import ChatLogprobs, PromptLogprobsBody, ScoredPrompt, Scores, chat_logprobs
 from interfaces.http.openai.shared import ChunkFraming, UsageBody, plain_text, usage_body
 
@@ -234,11 +233,8 @@ CHAT_COMPLETIONS = Operation(
     operation_id="createChatCompletion",
     body_type=ChatCompletionRequest,
     answer_type=ChatCompletion,
-    decode=body_decoder(ChatCompletionRequest),
-    convert=chat_request,
     answer=chat_completion,
     framing=ChatFraming,
-    wire_names=wire_names,
     discriminator="messages",
     noun="a chat",
 )

@@ -1,7 +1,7 @@
 """The body of POST /v1/chat/completions and its conversion into a prompt. Media other than images are refused by their
 position."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal, TypeAlias, cast
 
@@ -114,12 +114,10 @@ def _message(message: Message, path: str) -> ChatMessage:
     return replace(said, content=said.content or message.refusal or "", reasoning=reasoning, tool_calls=calls)
 
 
-def _pieces(content: Content | None, path: str) -> Iterator[str | Image]:
+def _pieces(content: Content | None, path: str) -> list[str | Image]:
     if content is None or isinstance(content, str):
-        yield content or ""
-        return
-    for index, part in enumerate(content):
-        yield _piece(part, f"{path}[{index}]")
+        return [content or ""]
+    return [_piece(part, f"{path}[{index}]") for index, part in enumerate(content)]
 
 
 def _piece(part: Part, path: str) -> str | Image:
@@ -201,26 +199,28 @@ class ChatCompletionRequest(CompletionFields, kw_only=True):
     modalities: Annotated[Any, refused("answers are text", ["text"], [])] = None
     web_search_options: Annotated[Any, refused("the server searches nothing")] = None
 
+    def wire_names(self) -> dict[str, str]:
+        names = {"max_tokens": "max_completion_tokens"} if self.max_completion_tokens is not None else {}
+        return names | self.grammar_names | {"reasoning_budget": _budget_name(self) or _BUDGETS[0]}
+
+    def requests(self, context: RequestContext) -> list[GenerationRequest]:
+        refuse_unsupported(self)
+        request = completion_request(
+            self,
+            context,
+            "chatcmpl",
+            chat_prompt(self),
+            max_tokens=self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens,
+            num_logprobs=num_logprobs(self),
+            num_prompt_logprobs=self.prompt_logprobs,
+            prediction="" if self.prediction is None else _predicted(self.prediction.content),
+            reasoning=reasoning_limit(self),
+        )
+        return [request]
+
 
 _BUDGETS = ("reasoning_budget", "thinking_budget", "thinking_token_budget")
 """The names that servers have for the same field."""
-
-
-def chat_request(body: ChatCompletionRequest, context: RequestContext) -> list[GenerationRequest]:
-    """Returns the only request of a body. Raises InvalidRequest for what it requests and is not supported."""
-    refuse_unsupported(body)
-    request = completion_request(
-        body,
-        context,
-        "chatcmpl",
-        chat_prompt(body),
-        max_tokens=body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens,
-        num_logprobs=num_logprobs(body),
-        num_prompt_logprobs=body.prompt_logprobs,
-        prediction="" if body.prediction is None else _predicted(body.prediction.content),
-        reasoning=reasoning_limit(body),
-    )
-    return [request]
 
 
 def chat_prompt(body: ChatCompletionRequest) -> ChatPrompt:
@@ -246,12 +246,6 @@ def num_logprobs(body: ChatCompletionRequest) -> int | None:
     """The number of alternatives to report a token; None for no log probabilities. Raises InvalidRequest."""
     require(body.top_logprobs is None or bool(body.logprobs), "top_logprobs", "needs logprobs to be true")
     return (body.top_logprobs or 0) if body.logprobs else None
-
-
-def wire_names(body: ChatCompletionRequest) -> dict[str, str]:
-    """The client's names for fields that the domain names otherwise, for `renamed`."""
-    names = {"max_tokens": "max_completion_tokens"} if body.max_completion_tokens is not None else {}
-    return names | body.grammar_names | {"reasoning_budget": _budget_name(body) or _BUDGETS[0]}
 
 
 def _budget_name(body: ChatCompletionRequest) -> str | None:

@@ -17,7 +17,6 @@ from domain.request.stream import ContentDelta, Finished
 from interfaces.http.answering.collected import Collected
 from interfaces.http.answering.dialect import Operation, Started
 from interfaces.http.fields.parameters import mapped, refuse_unsupported, refused, supported
-from interfaces.http.incoming.json_body import body_decoder
 from interfaces.http.incoming.request_context import RequestContext
 from interfaces.http.openai.logprobs import (
     CompletionLogprobs,
@@ -67,6 +66,28 @@ class CompletionRequest(CompletionFields, kw_only=True):
             row = _rowed(self.prompt)
             self.prompt = row or [item if isinstance(item, str | int) else _rowed(item) or item for item in self.prompt]
 
+    def wire_names(self) -> dict[str, str]:
+        names = {"top_logprobs": "logprobs", **self.grammar_names}
+        return names if self.prompt_logprobs is not None else {**names, "prompt_logprobs": "logprobs"}
+
+    def requests(self, context: RequestContext) -> list[GenerationRequest]:
+        refuse_unsupported(self)
+        prompts = plain_prompts(self)
+        require(self.best_of in (None, self.n or 1), "best_of", "is only supported when it equals n")
+        first = completion_request(
+            self,
+            context,
+            "cmpl",
+            prompts[0],
+            max_tokens=DEFAULT_MAX_TOKENS if self.max_tokens is None else self.max_tokens,
+            num_logprobs=self.logprobs,
+            num_prompt_logprobs=num_prompt_logprobs(self),
+        )
+        return [
+            replace(first, id=choice_id(first.id, number * (self.n or 1)), prompt=prompt)
+            for number, prompt in enumerate(prompts)
+        ]
+
 
 def plain_prompts(body: CompletionRequest) -> list[PlainPrompt]:
     """Every prompt of the body, in order. Raises InvalidRequest."""
@@ -84,12 +105,6 @@ def num_prompt_logprobs(body: CompletionRequest) -> int | None:
     """The number of alternatives to report a prompt token; None for no log probabilities of the prompt."""
     numbers = (body.prompt_logprobs, body.logprobs if body.echo else None)
     return max((number for number in numbers if number is not None), default=None)
-
-
-def wire_names(body: CompletionRequest) -> dict[str, str]:
-    """The client's names for fields that the domain names otherwise, for `renamed`."""
-    names = {"top_logprobs": "logprobs", **body.grammar_names}
-    return names if body.prompt_logprobs is not None else {**names, "prompt_logprobs": "logprobs"}
 
 
 def _rowed(items: Sequence[object]) -> IdRow | None:
@@ -239,35 +254,13 @@ def _finish_reason(finished: Finished) -> str:
     return "length" if finished.reason is FinishReason.LENGTH else "stop"
 
 
-def _convert(body: CompletionRequest, context: RequestContext) -> list[GenerationRequest]:
-    refuse_unsupported(body)
-    prompts = plain_prompts(body)
-    require(body.best_of in (None, body.n or 1), "best_of", "is only supported when it equals n")
-    first = completion_request(
-        body,
-        context,
-        "cmpl",
-        prompts[0],
-        max_tokens=DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens,
-        num_logprobs=body.logprobs,
-        num_prompt_logprobs=num_prompt_logprobs(body),
-    )
-    return [
-        replace(first, id=choice_id(first.id, number * (body.n or 1)), prompt=prompt)
-        for number, prompt in enumerate(prompts)
-    ]
-
-
 COMPLETIONS = Operation(
     path="/v1/completions",
     operation_id="createCompletion",
     body_type=CompletionRequest,
     answer_type=Completion,
-    decode=body_decoder(CompletionRequest),
-    convert=_convert,
     answer=completion,
     framing=CompletionFraming,
-    wire_names=wire_names,
     discriminator="prompt",
     noun="a text completion",
 )

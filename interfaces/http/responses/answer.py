@@ -34,7 +34,6 @@ from interfaces.http.answering.collected import (
 from interfaces.http.answering.dialect import Operation, Started, sse_comment, sse_event
 from interfaces.http.errors import ErrorBody, Problem, openai_error, problem_of
 from interfaces.http.fields.sampling_fields import openai_tier
-from interfaces.http.incoming.json_body import body_decoder
 from interfaces.http.responses.output_items import (
     COMPLETED,
     INCOMPLETE,
@@ -44,7 +43,7 @@ from interfaces.http.responses.output_items import (
     OutputItem,
     ReasoningOutput,
 )
-from interfaces.http.responses.request import ResponsesRequest, resolved, response_request, wire_names
+from interfaces.http.responses.request import ResponsesRequest, resolved
 from interfaces.http.responses.stored import OUTPUT_ITEM, RESPONSE, TURN, Turn
 
 STORED_LINKS = {
@@ -323,11 +322,8 @@ CREATE_RESPONSE = Operation(
     operation_id="createResponse",
     body_type=ResponsesRequest,
     answer_type=ResponseBody,
-    decode=body_decoder(ResponsesRequest),
-    convert=response_request,
     answer=response_body,
     framing=ResponseFraming,
-    wire_names=wire_names,
     resolved=resolved,
     discriminator="input",
     noun="a response",

@@ -296,16 +296,16 @@ def _is_answer(item: Item | None) -> bool:
             return isinstance(item, ReasoningItem | FunctionCallItem | CustomToolCallItem)
 
 
-def pieces_of(content: Content, path: str, *, refuses_media: bool) -> Iterator[str | Image]:
-    """Yields the texts and images of content. Raises InvalidRequest, naming `path[i].field`."""
+def pieces_of(content: Content, path: str, *, refuses_media: bool) -> list[str | Image]:
+    """Returns the texts and images of content. Raises InvalidRequest, naming `path[i].field`."""
     if isinstance(content, str):
-        yield content
-        return
+        return [content]
+    found: list[str | Image] = []
     for index, raw in enumerate(content):
         at = f"{path}[{index}]"
-        part = by_type(raw, PARTS, at)
-        if part is not None:
-            yield _piece(part, at, refuses_media)
+        if (part := by_type(raw, PARTS, at)) is not None:
+            found.append(_piece(part, at, refuses_media))
+    return found
 
 
 def _piece(part: Part, path: str, refuses_media: bool) -> str | Image:

@@ -132,6 +132,26 @@ class ResponsesRequest(Struct, kw_only=True, dict=True):
     def effort(self) -> str | None:
         return None if self.reasoning is None else self.reasoning.effort
 
+    def wire_names(self) -> dict[str, str]:
+        """Without a format, a grammar comes from tools."""
+        return {**_NAMES, "grammar": FORMAT if self.format is not None else "tools"}
+
+    def requests(self, context: RequestContext) -> list[GenerationRequest]:
+        request = new_request(
+            self,
+            context,
+            "resp",
+            chat_prompt(self),
+            sampling=SamplingParams.chosen(temperature=self.temperature, top_p=self.top_p, seed=self.seed),
+            stop=StopRules(self.max_output_tokens, fits_room=True),
+            cache_salt=context.salt(self.cache_salt),
+            keeps_text=self.store is not False,
+            grammar=form_grammar(self.format, FORMAT),
+            reasoning=NO_REASONING if self.effort == "none" else None,  # for templates that have no switch
+            priority=tier_priority(self.service_tier),
+        )
+        return [request]
+
 
 class ResolvedRequest(ResponsesRequest, kw_only=True):
     """A request whose references have been replaced by the items. Clients do not send `earlier`."""
@@ -178,24 +198,6 @@ def _references(items: str | Sequence[Raw]) -> dict[int, str]:
     return found
 
 
-def response_request(body: ResponsesRequest, context: RequestContext) -> list[GenerationRequest]:
-    """Returns the only request of the body. Raises InvalidRequest for what is not supported."""
-    request = new_request(
-        body,
-        context,
-        "resp",
-        chat_prompt(body),
-        sampling=SamplingParams.chosen(temperature=body.temperature, top_p=body.top_p, seed=body.seed),
-        stop=StopRules(body.max_output_tokens, fits_room=True),
-        cache_salt=context.salt(body.cache_salt),
-        keeps_text=body.store is not False,
-        grammar=form_grammar(body.format, FORMAT),
-        reasoning=NO_REASONING if body.effort == "none" else None,  # for templates that have no switch
-        priority=tier_priority(body.service_tier),
-    )
-    return [request]
-
-
 def chat_prompt(body: ResponsesRequest) -> ChatPrompt:
     """Raises InvalidRequest for what the body asks for and is not supported."""
     refuse_unsupported(body)
@@ -206,8 +208,3 @@ def chat_prompt(body: ResponsesRequest) -> ChatPrompt:
     choice = openai_tool_choice(body.tool_choice, one_call=body.parallel_tool_calls is False)
     choice = replace(choice, names=tuple(map(tools.template_name, choice.names)))
     return ChatPrompt(messages, tools.specs, kwargs, choice)
-
-
-def wire_names(body: ResponsesRequest) -> dict[str, str]:
-    """The client's names for fields that the domain names otherwise. Without a format, a grammar comes from tools."""
-    return {**_NAMES, "grammar": FORMAT if body.format is not None else "tools"}

@@ -50,7 +50,7 @@ from domain.models.residency import LoadRoom
 from domain.scheduling.queue_waits import QueueWaits
 from domain.scheduling.step_values import StepLimits
 from interfaces.composition.cache import CacheTiers
-from interfaces.http.answering import event_stream
+from interfaces.http.answering import answering
 from interfaces.http.app import create_app
 from interfaces.http.front.connection_limits import ConnectionLimits
 from interfaces.http.front.server import HttpServer
@@ -132,7 +132,7 @@ def _parts(whole: Services) -> dict[str, object]:
 DEFAULT_MODEL = "fake-attention"
 
 # What a stream's headers tell of its admission is told by then, or is `pending`: a busy machine admits it when it can.
-event_stream.HEADERS_BY_S = PATIENCE_S
+answering.HEADERS_BY_S = PATIENCE_S
 
 
 @dataclass

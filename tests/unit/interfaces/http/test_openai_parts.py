@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import convert
 from msgspec.json import encode
 from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
@@ -60,7 +61,7 @@ def finished(reason: FinishReason) -> Finished:
 
 def chat(**fields: Any) -> tuple[Operation[Any], Any]:
     operation = CHAT_COMPLETIONS
-    return operation, operation.decode(encode({"messages": [{"role": "user", "content": "hi"}], **fields}))
+    return operation, convert({"messages": [{"role": "user", "content": "hi"}], **fields}, operation.body_type)
 
 
 def streamed(framing: Framing, deltas: Sequence[ContentDelta], reason: FinishReason) -> list[Any]:
@@ -171,7 +172,7 @@ class TestCompletions:
 
     def test_streamed_and_whole(self) -> None:
         operation = COMPLETIONS
-        body = operation.decode(b'{"prompt": "hi"}')
+        body = convert({"prompt": "hi"}, operation.body_type)
         chunks = streamed(operation.framing(body, PLAIN), CALLS, FinishReason.TOOL_CALLS)
         for chunk in chunks[:-1]:
             chunk["choices"][0]["finish_reason"] = "stop"  # OpenAI's type has no null there, its API has
