@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Protocol
 
-from domain.output.answer import Answer
+from domain.output.content import AnswerContent
 from domain.output.reader import NoCall, Reading, Stops, TextReader
 from domain.request.chat import ToolSpec
 
@@ -37,7 +37,7 @@ class Run:
     marks a call here, so only the names of given tools make one."""
 
     reader: TextReader
-    answer: Answer
+    answer: AnswerContent
     tools: Mapping[str, ToolSpec]
     close: str = ""
     ends: tuple[str, ...] = ()

@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from domain.output.answer import Answer, CallIds
 from domain.output.call_format import LIST_STARTS, MAX_HEAD_CHARS, CallFormat, Run
+from domain.output.content import AnswerContent, CallIds
 from domain.output.family import Channels, Family, ReasoningTags, Section
 from domain.output.output_format import PreparedFormat
 from domain.output.reader import FIRST_MARK, LAST_MARK, SPACE, NoCall, Reading, Stops, TextReader
@@ -32,7 +32,7 @@ class MarkedAnswer:
     """
 
     reader: TextReader
-    answer: Answer
+    answer: AnswerContent
     family: Family
     openers: Mapping[str, Section]
     reasoning: ReasoningTags | None
@@ -144,7 +144,7 @@ _RECIPIENT = re.compile(r"\bto=(?:functions\.)?([^\s<\ud800-\udfff]+)")
 @dataclass(frozen=True, slots=True)
 class ChannelAnswer:
     reader: TextReader
-    answer: Answer
+    answer: AnswerContent
     channels: Channels
     tools: Mapping[str, ToolSpec]
 
@@ -213,7 +213,7 @@ class TextParser:
     ) -> None:
         family, by_name = output.family, {tool.name: tool for tool in tools}
         self._reader = reader = TextReader()
-        self._answer = answer = Answer(CallIds(new_call_id, taken_ids, family.id_chars), output.spellings)
+        self._answer = answer = AnswerContent(CallIds(new_call_id, taken_ids, family.id_chars), output.spellings)
         self._reading: Reading[None]
         if family.channels is not None:
             self._reading = ChannelAnswer(reader, answer, family.channels, by_name).read()

@@ -54,7 +54,7 @@ class CallBody(Struct):
     function: CallFunction
 
 
-class Answer(PredictionTokens, kw_only=True):
+class AnswerBody(PredictionTokens, kw_only=True):
     """The fields of every answer. Durations in nanoseconds, there once `done`: `load_duration` until the prompt was
     ready for the model, then until the first token, then until the last."""
 
@@ -77,11 +77,11 @@ class AnswerMessage(Struct):
     role: str = "assistant"
 
 
-class ChatAnswer(Answer, kw_only=True):
+class ChatAnswer(AnswerBody, kw_only=True):
     message: AnswerMessage
 
 
-class GenerateAnswer(Answer, kw_only=True):
+class GenerateAnswer(AnswerBody, kw_only=True):
     response: str
     thinking: str | UnsetType = UNSET
     tool_calls: list[CallBody] | UnsetType = UNSET
@@ -118,7 +118,7 @@ class Piece:
 
 MEDIA_TYPE = "application/x-ndjson"
 
-Shape = Callable[[Piece, dict[str, Any]], Answer]
+Shape = Callable[[Piece, dict[str, Any]], AnswerBody]
 """Makes an answer of a piece and of the fields that all answers have."""
 
 
@@ -145,7 +145,7 @@ class OllamaAnswer:
         self._call: list[ToolCallDelta] = []
         """The pieces of the call that has not ended yet."""
 
-    def whole(self, choice: Collected) -> Answer:
+    def whole(self, choice: Collected) -> AnswerBody:
         piece = Piece()
         for part in choice.parts():
             piece.add(part)
@@ -195,7 +195,7 @@ class OllamaAnswer:
     def _line(self, piece: Piece) -> bytes:
         return b"" if piece.is_empty else _encoded(self._shape(piece, self._fields(done=False)))
 
-    def _last(self, piece: Piece, finished: Finished, first_ns: int) -> Answer:
+    def _last(self, piece: Piece, finished: Finished, first_ns: int) -> AnswerBody:
         """The last object. `first_ns`: the time of the first content; 0 without any."""
         now_ns = self._clock.now_ns()
         first_ns = first_ns or now_ns

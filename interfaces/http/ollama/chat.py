@@ -24,7 +24,7 @@ from interfaces.http.fields.sampling_fields import new_request, thinking_kwargs
 from interfaces.http.incoming.request_context import RequestContext
 from interfaces.http.ollama.answer import (
     MEDIA_TYPE,
-    Answer,
+    AnswerBody,
     ChatAnswer,
     GenerateAnswer,
     OllamaAnswer,
@@ -317,7 +317,7 @@ BodyT = TypeVar("BodyT", ChatRequest, GenerateRequest)
 
 
 def _operation(
-    path: str, operation_id: str, body_type: type[BodyT], answer_type: type[Answer], shape: Shape
+    path: str, operation_id: str, body_type: type[BodyT], answer_type: type[AnswerBody], shape: Shape
 ) -> Operation[BodyT]:
     """A route that generates. `shape`: of its answers' lines."""
 

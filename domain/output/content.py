@@ -42,7 +42,7 @@ class CallIds:
         return self._new_id()[-self._num_chars :] if self._num_chars else self._new_id()
 
 
-class Answer:
+class AnswerContent:
     """Collects the content of one answer. `spellings`: the text of each special token that is one character in the
     input."""
 
