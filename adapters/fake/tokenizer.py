@@ -165,7 +165,7 @@ class FakeTokenizer:
             tools=prompt.callable_tools,
             prompt_end=self.decode(prompt_ids[-64:]),
             prefilled=prompt.prefilled,
-            taken_ids=(call.id for message in prompt.messages for call in message.tool_calls),
+            taken_ids=[call.id for message in prompt.messages for call in message.tool_calls],
         )
         return TokenParser(FakeDetokenizer(), parser, {})
 

@@ -139,7 +139,7 @@ class HfTokenizer:
             tools=prompt.callable_tools,
             prompt_end=self._end_of(prompt_ids),
             prefilled=prompt.prefilled,
-            taken_ids=(call.id for message in prompt.messages for call in message.tool_calls),
+            taken_ids=[call.id for message in prompt.messages for call in message.tool_calls],
         )
         return TokenParser(self.detokenizer(prompt_ids if prompt.continues else ()), parser, self._mark_of)
 

@@ -3,7 +3,7 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from domain.output.stop_text import StopText
+from domain.output.reader import StopText
 
 texts = st.text(alphabet="abc", max_size=40)
 stops = st.lists(st.text(alphabet="abc", min_size=1, max_size=4), max_size=3).map(tuple)

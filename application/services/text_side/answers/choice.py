@@ -22,8 +22,8 @@ from application.ports.event_sink import ContentSink
 from application.ports.tokenizer import Detokenizer, OutputParser
 from application.services.text_side.answers.generated_calls import GeneratedCalls
 from domain.errors import DomainError, ServerUnavailable
+from domain.output.reader import StopStep, StopText
 from domain.output.schema_check import call_problems, joined_calls
-from domain.output.stop_text import StopStep, StopText
 from domain.output.text_parser import TextParser
 from domain.request.chat import GeneratedCall
 from domain.request.request import ChatPrompt, FinishReason, GenerationRequest, Usage, choice_id
