@@ -173,8 +173,7 @@ class Simulation:
     def _leave_restored(self) -> None:
         """Clients leave whose state was put back or taken over, and who have computed nothing on it."""
         for run in self._world.loop._in_phase(Phase.PREFILLING):
-            capture = getattr(run.cache, "_capture", None)
-            if capture is not None and 0 < capture.start == capture.position:
+            if 0 < sum(run.cache.explanation.reused.values()) == run.sequence.num_computed:
                 self._world.loop.cancel(run.submission.id, run.choice)
                 self.counts["left restored"] += 1
 

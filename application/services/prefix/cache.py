@@ -1,6 +1,6 @@
 """The prefix cache of an engine: its models, its sequences, and explanations of what a prompt would reuse.
 
-`begin` gives every submitted sequence its SequenceCache, which does everything else. A model whose layout cannot be
+`begin` gives every submitted sequence its PrefixSession, which does everything else. A model whose layout cannot be
 captured takes part too: its sequences reuse nothing and say why. `attach`, `detach`, `begin` and `tidy` belong to the
 compute thread; the rest may be called from any thread.
 """
@@ -10,9 +10,9 @@ from functools import reduce
 
 from application.ports.cache_stats import Cleared
 from application.services.memory_leases import MemoryLeases
-from application.services.prefix.cached_sequence import CachedSequence
 from application.services.prefix.explainer import explain
-from application.services.prefix.sequence_cache import SequenceCache
+from application.services.prefix.no_reuse import NoReuse
+from application.services.prefix.session import PrefixSession
 from application.services.prefix.tiers import PrefixTiers
 from domain.errors import ModelNotFound
 from domain.ids import ModelId, RequestId, SequenceId
@@ -77,16 +77,16 @@ class PrefixCache:
         *,
         persist: bool = True,
         restores: bool = True,
-    ) -> SequenceCache:
-        """Begin the lookup of a prompt. Returns at once, and fetches nothing yet: see `SequenceCache.prepare`.
+    ) -> PrefixSession | NoReuse:
+        """Begin the lookup of a prompt. Returns at once, and fetches nothing yet: see `PrefixSession.prepare`.
 
         `persist` False: what is computed for this sequence is kept in memory only. `restores` False: it computes its
         whole prompt, and keeps what is not kept yet for others.
         """
         described = self._models.get(model)
         if described is None or self.note(described):
-            return SequenceCache(self._no_reuse(described, prompt))
-        return CachedSequence(
+            return NoReuse(self._no_reuse(described, prompt))
+        return PrefixSession(
             self.tiers,
             id,
             request_id,

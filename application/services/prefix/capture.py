@@ -17,76 +17,62 @@ mode nothing is kept that is not canonical.
 Compute thread only.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
+from application.events import StateCaptured
 from application.ports.state_access import StateAccess
 from application.services.prefix.indexes import Epoch
-from application.services.prefix.tiers import PrefixTiers
-from domain.ids import NO_REQUEST, RequestId, SequenceId
-from domain.prefix.hashing import BlockChain
+from application.services.prefix.phases import Ready
+from domain.ids import RequestId, SequenceId
+from domain.memory.shape import MemoryShape
 from domain.prefix.index import ANYWHERE, HOT, PERSISTED, PrefixMatch, ReuseRules
 from domain.prefix.prompt_content import ForkKind, ForkPoint
 from domain.prefix.record import BlockKey, GroupPayloads, Provenance, Record, RecordKey, SnapshotKey
-from domain.prefix.snapshot_policy import is_end_worthwhile, plan_snapshots, thin_snapshots
+from domain.prefix.snapshot_policy import BEFORE_ANSWER, is_end_worthwhile, plan_snapshots, thin_snapshots
 
 CATCH_UP = 2
 """Chunks' worth of blocks that are captured at once where blocks before a state that was taken over are missing."""
 
 
 class StateCapture:
-    """The capture of one sequence from `start` on. `match`: the records that existed when computing began there.
-    `num_canonical`: tokens from the start that were computed on the grid.
+    """The capture of one sequence from where it was restored. `num_canonical`: tokens from the start that were computed
+    on the grid.
 
-    The methods `after_*` and `at_*` return the records that they captured and kept.
+    The methods `after_*` and `at_*` capture and keep records, and report them.
     """
 
     def __init__(
         self,
-        tiers: PrefixTiers,
         epoch: Epoch,
         rules: ReuseRules,
-        chain: BlockChain,
-        match: PrefixMatch,
         forks: Sequence[ForkPoint],
-        start: int,
-        *,
-        is_canonical: bool,
-        request_id: RequestId = NO_REQUEST,
-        persist: bool = True,
-        restored: Sequence[Record] = (),
-        taken_over_bytes: int | None = None,
-        shared: Mapping[RecordKey, Record | None] | None = None,
+        ready: Ready,
+        shape: MemoryShape,
+        request_id: RequestId,
+        persist: bool,
     ) -> None:
-        """`is_canonical`: whether the state at `start` is. `persist` False: records are kept in memory only.
-        `restored`: the blocks that were restored. `taken_over_bytes`: the size of a state that was taken over, whose
-        blocks may be nowhere: where it still holds all tokens, they are captured too. `shared`: the records that came
-        from the shared tier, as they arrived: the store keeps them so."""
-        self.chain = chain
-        self.start = self.position = start
-        self.num_canonical = start if is_canonical else 0
-        self._tiers = tiers
-        self._epoch = epoch
-        self._rules = rules
-        self._forks = forks
-        self._request_id = request_id
-        self._persist = persist
+        """`ready`: as it was put in place. `persist` False: records are kept in memory only."""
+        resume, fetch, tiers, start = ready.resume, ready.fetch, ready.tiers, ready.start
+        self.chain, self.position, self.num_canonical = resume.chain, start, start if ready.is_canonical else 0
+        self._tiers, self._epoch, self._rules, self._forks, self._shape = tiers, epoch, rules, forks, shape
+        self._request_id, self._persist = request_id, persist
         self._writes = persist and tiers.store.writer is not None
-        self._is_canonical = is_canonical
-        self._is_broken = False
-        self._shared = shared or {}
+        self._is_canonical, self._is_broken = ready.is_canonical, False
+        self._copied = 0 if resume.live is not None else start  # tokens of a state that records hold
+        self._shared = fetch.shared if fetch is not None else dict[RecordKey, Record | None]()
         self._next_block = start // rules.grid.block_size
-        if taken_over_bytes is not None:
-            first_missing = self._offer_known(match, ())
-            if rules.is_cut_anywhere and (self._writes or taken_over_bytes <= tiers.hot.budget_bytes):
+        if resume.live is not None:  # its blocks may be nowhere: where it still holds all tokens, they are captured too
+            first_missing = self._offer_known(resume.match, start, ())
+            if rules.is_cut_anywhere and (self._writes or shape.state_bytes(start) <= tiers.hot.budget_bytes):
                 self._next_block = first_missing
-        elif restored and self._writes:
-            self._offer_known(match, restored)
+        elif fetch is not None and self._writes and (restored := fetch.blocks):
+            self._offer_known(resume.match, start, restored)
         self._shared = dict.fromkeys(self._shared)  # their bytes are not held any longer
-        known = match.snapshots.items()
+        known = resume.match.snapshots.items()
         self._snapshots = {at: key for at, key in known if at <= start or self._has_snapshot(key)}
         # Beyond the last position nothing is kept, and a pause would only change how the rest is rounded.
-        self._last = rules.last_kept(chain.media)
-        self._due = {at for at in plan_snapshots(chain.num_prompt, start, forks, rules) if at <= self._last}
+        self._last = rules.last_kept(self.chain.media)
+        self._due = {at for at in plan_snapshots(self.chain.num_prompt, start, forks, rules) if at <= self._last}
         self._mine = {start}
 
     @property
@@ -101,23 +87,23 @@ class StateCapture:
         if self.position < position <= self._last:
             self._due.add(position)
 
-    def after_prefill(self, model: StateAccess, id: SequenceId, position: int) -> list[Record]:
+    def after_prefill(self, model: StateAccess, id: SequenceId, position: int) -> None:
         """A chunk up to `position` has been computed."""
         self._is_canonical &= self._rules.grid.is_whole_chunk(self.position, position)
         if self._is_canonical:
             self.num_canonical = position
         due = [at for at in sorted(self._due) if self.position < at <= position]
-        return self._capture(model, id, position, due)
+        self._capture(model, id, position, due)
 
-    def after_decode(self, model: StateAccess, id: SequenceId, output_ids: Sequence[int]) -> list[Record]:
+    def after_decode(self, model: StateAccess, id: SequenceId, output_ids: Sequence[int]) -> None:
         """Captures decoded blocks. `output_ids`: all output tokens so far. Cheap while no block has filled up."""
         num_tokens = self.chain.num_prompt + len(output_ids)
         if self._is_broken or num_tokens // self._rules.grid.block_size <= self._next_block:
-            return []
+            return
         self._take_output(output_ids)
-        return self._capture(model, id, min(model.position(id), self.chain.num_tokens), ())
+        self._capture(model, id, min(model.position(id), self.chain.num_tokens), ())
 
-    def at_end(self, model: StateAccess, id: SequenceId, output_ids: Sequence[int]) -> list[Record]:
+    def at_end(self, model: StateAccess, id: SequenceId, output_ids: Sequence[int]) -> None:
         """Captures the end of a sequence, finished or cancelled, whose state is still open."""
         self._take_output(output_ids)
         reached = model.position(id)
@@ -126,27 +112,44 @@ class StateCapture:
         # A state that has run ahead of the known tokens allows slices, but no snapshot.
         is_possible = reached == position or not self._rules.needs_snapshots
         is_wanted = is_possible and is_end_worthwhile(position, last, self._rules)
-        captured = self._capture(model, id, position, [position] if is_wanted else ())
+        self._capture(model, id, position, [position] if is_wanted else ())
         self._thin()
-        return captured
 
-    def at_pause(self, model: StateAccess, id: SequenceId, output_ids: Sequence[int]) -> list[Record]:
+    def at_pause(self, model: StateAccess, id: SequenceId, output_ids: Sequence[int]) -> None:
         """Captures a sequence that is preempted, so that it can be resumed at this position."""
         self._take_output(output_ids)
         reached = model.position(id)
         position = min(reached, self.chain.num_tokens)
         is_resumable = 0 < position == reached and self._rules.grid.is_resumable(position)
-        return self._capture(model, id, position, [position] if is_resumable else ())
+        self._capture(model, id, position, [position] if is_resumable else ())
+
+    def leave(self, model: StateAccess, id: SequenceId, model_name: str) -> bool:
+        """Leaves the state in the live tier, unless all of it was copied from records. Returns False when the sequence
+        is still open."""
+        if self.position == self._copied:
+            return False
+        before = {fork.position for fork in self._forks if fork.kind in BEFORE_ANSWER}
+        return self._tiers.live.leave(
+            model,
+            id,
+            self.chain,
+            self._epoch,
+            model_name,
+            next_turn=self._rules.grid.last_resumable(min(before, default=self.chain.num_prompt - 1)),
+            num_canonical=self.num_canonical,
+            size_bytes=self._shape.state_bytes(model.position(id)),
+        )
 
     def _take_output(self, output_ids: Sequence[int]) -> None:
         self.chain.feed(output_ids[self.chain.num_tokens - self.chain.num_prompt :])
 
-    def _capture(self, model: StateAccess, id: SequenceId, position: int, snapshots: Sequence[int]) -> list[Record]:
+    def _capture(self, model: StateAccess, id: SequenceId, position: int, snapshots: Sequence[int]) -> None:
+        started_ns = self._tiers.clock.now_ns()
         self._is_canonical &= position < self.chain.num_prompt
         self.position = position
         self._is_broken |= self._rules.grid.is_exact and not self._is_canonical
         if self._is_broken:
-            return []
+            return
         wanted = [at for at in snapshots if self.chain.snapshot_key(at) != self._snapshots.get(at)]
         records = self._due_blocks(model, id, position // self._rules.grid.block_size)
         if self._rules.needs_snapshots:  # a chunk that may not end inside an image has passed stops there
@@ -155,7 +158,9 @@ class StateCapture:
         else:  # none after blocks that are not captured yet
             size = self._rules.grid.block_size
             records += self._tails(model, id, [at for at in wanted if at // size <= self._next_block])
-        return self._hand_over(sorted(records, key=lambda record: record.position))
+        if captured := self._hand_over(sorted(records, key=lambda record: record.position)):
+            at_ns = self._tiers.clock.now_ns()
+            self._tiers.events.emit(StateCaptured.of(self._request_id, captured, started_ns, at_ns))
 
     def _due_blocks(self, model: StateAccess, id: SequenceId, end: int) -> list[Record]:
         """Returns full blocks up to index `end` that are not kept in all tiers yet. At most CATCH_UP chunks' worth at
@@ -184,7 +189,7 @@ class StateCapture:
         return model.capture_blocks(id, spans)
 
     def _hand_over(self, records: list[Record]) -> list[Record]:
-        """Keeps records, parents first, up to the first block that lacks a group."""
+        """Keeps records, parents first, up to the first block that lacks a group; returns the kept ones."""
         whole: list[Record] = []
         for record in records:
             if isinstance(record.key, BlockKey):
@@ -258,13 +263,13 @@ class StateCapture:
         if records and self._writes:
             self._writes = self._tiers.offer(self._epoch.info, records, self._request_id, self._shared)
 
-    def _offer_known(self, match: PrefixMatch, restored: Sequence[Record]) -> int:
+    def _offer_known(self, match: PrefixMatch, start: int, restored: Sequence[Record]) -> int:
         """Offers the store what it lacks of the known prefix, or nothing that follows could be stored: it refused the
         records once, they were computed for a request whose state must not be stored, or the shared tier had them.
         Returns the index of the first block that is not kept anywhere then. `restored`: the blocks before `start`,
         where they are at hand."""
         size, groups, hot = self._rules.grid.block_size, self._rules.sliced_groups, self._tiers.hot
-        keys = self.chain.prompt_keys()[: self.start // size]
+        keys = self.chain.prompt_keys()[: start // size]
         are_stored = [self._writes and bool(places & PERSISTED) for places in self._tiers.indexes.places(keys)]
         blocks: Sequence[Record | None] = restored
         pinned: list[RecordKey] = []

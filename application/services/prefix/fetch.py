@@ -10,15 +10,20 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
+from application.events import StateRestored
 from application.ports.shared_store import SharedRead
+from application.ports.state_access import StateAccess
 from application.services.lane import Call
+from application.services.memory_leases import Lease, Purpose, Refused
+from application.services.prefix.resume import Resume
 from application.services.prefix.shared.access import READ
 from application.services.prefix.shared.tier import SharedAsk, SharedTier, calls_of
 from application.services.prefix.store_tier import StoreRead
 from application.services.prefix.tiers import PrefixTiers
-from domain.prefix.hashing import BlockChain
-from domain.prefix.index import PERSISTED, PrefixMatch, RecordNeed, ReuseRules
-from domain.prefix.record import BlockKey, GroupPayloads, Provenance, Record, RecordKey
+from domain.ids import RequestId, SequenceId
+from domain.memory.shape import MemoryShape
+from domain.prefix.index import PERSISTED, RecordNeed, ReuseRules
+from domain.prefix.record import BlockKey, Provenance, Record, RecordKey
 
 RECORDS_PER_READ = 4
 """Records of one read, which arrive together and are uploaded together: the first uploads begin after so many, and so
@@ -29,8 +34,23 @@ _Read: TypeAlias = tuple[Sequence[int], StoreRead[_Records] | Call[SharedRead]]
 """Indices into the records, and the read that brings them."""
 
 
+def begin_fetch(
+    tiers: PrefixTiers,
+    resume: Resume,
+    purpose: Purpose,
+    rules: ReuseRules,
+    shape: MemoryShape,
+    ask: SharedAsk | None,
+) -> "PrefixFetch | Refused":
+    """Begins to fetch once memory was reserved for what is not hot."""
+    needs = resume.match.needs
+    num_cold = sum(need.num_tokens for need, is_hot in zip(needs, tiers.hot.holds(needs), strict=True) if not is_hot)
+    lease = tiers.memory.reserve(purpose, shape.state_bytes(num_cold), shape.state_bytes(resume.match.position))
+    return PrefixFetch(tiers, resume, lease, rules, ask) if isinstance(lease, Lease) else lease
+
+
 class PrefixFetch:
-    """The records of one match. Compute thread only. It pins hot records until `close`.
+    """The records of one match. Compute thread only. It pins hot records until `close`, and ends the `lease` then.
 
     `position`: where the sequence resumes with them. `records`: its blocks from the start, then its snapshot if it has
     one; `missing`: the keys of those that could not be read; `gone`: those of them that the store does not have. All
@@ -41,17 +61,18 @@ class PrefixFetch:
     def __init__(
         self,
         tiers: PrefixTiers,
-        chain: BlockChain,
-        match: PrefixMatch,
+        resume: Resume,
+        lease: Lease,
         rules: ReuseRules,
         ask: SharedAsk | None = None,
     ) -> None:
-        """`ask`: what the shared tier has of the prompt."""
+        """`lease`: of the memory for what is not hot. `ask`: what the shared tier has of the prompt."""
+        match = resume.match
+        self.resume, self.lease = resume, lease
         self.position = match.position
         self.missing: frozenset[RecordKey] = frozenset()
         self.gone: frozenset[RecordKey] = frozenset()
         self._tiers = tiers
-        self._chain = chain
         self._is_exact = rules.grid.is_exact
         self._needs = match.needs
         self._keys = [need.key for need in match.needs]
@@ -76,17 +97,6 @@ class PrefixFetch:
         return [record for record in self.records if isinstance(record.key, BlockKey)]
 
     @property
-    def block_states(self) -> list[GroupPayloads]:
-        """The block states that `StateAccess.restore` takes."""
-        pairs = zip(self.blocks, self._needs, strict=False)
-        return [{group: record.groups[group] for group in need.groups} for record, need in pairs]
-
-    @property
-    def snapshot_state(self) -> GroupPayloads:
-        last = self.records[-1]
-        return {} if isinstance(last.key, BlockKey) else last.groups
-
-    @property
     def loose_bytes(self) -> int:
         """Bytes of records that are not in the hot tier."""
         kept = set(self._pinned)
@@ -101,11 +111,6 @@ class PrefixFetch:
     def num_reused(self) -> Mapping[str, int]:
         """Tokens by the tier that they come from, `position` in all."""
         return self._by_tier(lambda record: len(record.key_ids))
-
-    @property
-    def tier_bytes(self) -> Mapping[str, int]:
-        """Bytes by the tier that they come from."""
-        return self._by_tier(lambda record: record.raw_bytes)
 
     @property
     def is_answered(self) -> bool:
@@ -141,10 +146,31 @@ class PrefixFetch:
         self.gone = self.missing - self.shared.keys() - {self._keys[index] for index in self._unread}
         self._promote()
         self._tiers.store.touch([key for key in self._keys if key not in self.missing])
+        self.lease.resize(self.loose_bytes)
         return not self.missing
 
+    def restore(self, model: StateAccess, id: SequenceId, request_id: RequestId, started_ns: int) -> None:
+        """Restores the state of an open, empty sequence, which has waited since `started_ns`. Raises ComputeFailed."""
+        fetched_ns, tier_bytes = self._tiers.clock.now_ns(), self._by_tier(lambda record: record.raw_bytes)
+        pairs = zip(self.blocks, self._needs, strict=False)
+        blocks = [{group: record.groups[group] for group in need.groups} for record, need in pairs]
+        last = self.records[-1]
+        model.restore(id, self.position, blocks, {} if isinstance(last.key, BlockKey) else last.groups)
+        self._tiers.events.emit(
+            StateRestored(
+                id=request_id,
+                position=self.position,
+                size_bytes=sum(tier_bytes.values()),
+                started_ns=started_ns,
+                fetched_ns=fetched_ns,
+                at_ns=self._tiers.clock.now_ns(),
+                tier_bytes=tier_bytes,
+            )
+        )
+
     def close(self) -> None:
-        """Abandons outstanding reads and unpins. Idempotent."""
+        """Abandons outstanding reads, unpins, and ends the lease. Idempotent."""
+        self.lease.end()
         for _, read in (*self._reads, *self._far_reads):
             read.abandon()
         pinned, self._pinned = self._pinned, []
@@ -208,7 +234,7 @@ class PrefixFetch:
             return False
         start, end = record.position - len(record.key_ids), record.position
         is_usable = record.provenance is Provenance.PREFILL or not self._is_exact
-        return is_usable and record.key_ids == self._chain.key_ids(start, end)
+        return is_usable and record.key_ids == self.resume.chain.key_ids(start, end)
 
     def _promote(self) -> None:
         """Keeps the records that were read in the hot tier, parents first, pinned like the others."""

@@ -16,7 +16,8 @@ from application.events import DecodeStarted, FirstToken, PrefillChunkComputed, 
 from application.ports.compute import DecodeResult, DecodeStart, Images, LoadedModel, PromptScores
 from application.ports.engine import Ended, Submission, Tokens
 from application.services.prefix.cache import PrefixCache
-from application.services.prefix.sequence_cache import SequenceCache
+from application.services.prefix.no_reuse import NoReuse
+from application.services.prefix.session import PrefixSession
 from application.services.token_side.constraints import AnswerConstraint
 from application.services.token_side.event_batcher import EventBatcher
 from application.services.token_side.images import EngineImages, SequenceImages
@@ -74,7 +75,9 @@ class SequenceRun:
         self._send = partial(batcher.send, submission.id, choice)  # a bound method would be a reference cycle
         self._model = model
         self._batcher = batcher
-        self.cache = SequenceCache(Explanation(len(submission.prompt.token_ids), StopReason.DISABLED))
+        self.cache: PrefixSession | NoReuse = NoReuse(
+            Explanation(len(submission.prompt.token_ids), StopReason.DISABLED)
+        )
         self._has_state = False
         self.images = SequenceImages(images, submission, id, self.request_id, self._send)
 

@@ -11,7 +11,7 @@ import pytest
 from adapters.memory.block_store import MemoryBlockStore
 from application.ports.compute import ComputeEngine, DeviceFailed, LoadedModel
 from application.services.prefix.cache import PrefixCache
-from application.services.prefix.sequence_cache import SequenceCache
+from application.services.prefix.no_reuse import NoReuse
 from domain.errors import ComputeFailed, ModelLoadFailed, ServerUnavailable
 from domain.ids import ModelId
 from domain.models.model_card import LoadOptions
@@ -226,7 +226,7 @@ def test_a_store_that_raises_costs_one_request_at_most(operation: str) -> None:
     assert bench.loop.stop(WAIT_S)
 
 
-class UnplannableSequence(SequenceCache):
+class UnplannableSequence(NoReuse):
     @property
     def stops(self) -> tuple[int, ...]:
         raise ArithmeticError("no such position")

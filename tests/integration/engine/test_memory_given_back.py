@@ -12,7 +12,7 @@ import pytest
 from adapters.fake.options import FakeOptions
 from adapters.mlx.engine import MlxEngine
 from application.events import PressureRelieved
-from application.services.prefix.cached_sequence import CachedSequence
+from application.services.prefix.session import PrefixSession
 from application.services.token_side.sequence_run import SequenceRun
 from application.settings import EngineSettings, ModelSettings, ServerSettings, Settings, StoreSettings
 from domain.byte_size import ByteSize
@@ -69,10 +69,10 @@ def num_alive(*kinds: type) -> int:
 
 
 def test_sequences_that_were_forked_preempted_cancelled_or_ended() -> None:
-    before = num_alive(SequenceRun, CachedSequence)
+    before = num_alive(SequenceRun, PrefixSession)
     server, _ = play(7)
     assert server.asked
-    assert num_alive(SequenceRun, CachedSequence) == before
+    assert num_alive(SequenceRun, PrefixSession) == before
 
 
 def test_connections() -> None:

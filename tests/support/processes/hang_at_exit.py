@@ -10,7 +10,8 @@ from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions
 from adapters.zstd.codec import ZstdStateCodec
 from application.ports.block_store import BlockStore
 from application.ports.tokenizer import EncodedPrompt
-from application.services.prefix.sequence_cache import SequenceCache
+from application.services.prefix.no_reuse import NoReuse
+from application.services.prefix.session import PrefixSession
 from application.settings import CacheSettings, Settings, StoreSettings
 from domain.byte_size import ByteSize
 from domain.ids import ModelId, RequestId, SequenceId
@@ -48,7 +49,7 @@ def main() -> None:
     model = FakeModel(ModelSource(ModelId("toy"), "p"), FakeOptions(vocab_size=VOCAB))
     tiers.prefix_cache.attach(model.description)
 
-    def begin(id: int) -> SequenceCache:
+    def begin(id: int) -> PrefixSession | NoReuse:
         model.open(SequenceId(id))
         prompt = EncodedPrompt.of_text(tuple(range(600)))
         sequence = tiers.prefix_cache.begin(SequenceId(id), RequestId(f"r{id}"), ModelId("toy"), prompt)

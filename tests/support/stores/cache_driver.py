@@ -16,7 +16,8 @@ from application.services.lane import Lane
 from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.live_tier import LiveTier
-from application.services.prefix.sequence_cache import SequenceCache
+from application.services.prefix.no_reuse import NoReuse
+from application.services.prefix.session import PrefixSession
 from application.services.prefix.store_tier import StoreTier, Upload
 from application.services.prefix.tiers import PrefixTiers
 from application.services.prefix.write_behind import WriteBehind
@@ -55,7 +56,7 @@ class Job:
     id: SequenceId
     prompt: EncodedPrompt
     num_output: int
-    cache: SequenceCache
+    cache: PrefixSession | NoReuse
     position: int = -1
     computed: int = 0
     output: list[int] = field(default_factory=list[int])
