@@ -23,6 +23,7 @@ from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
 from application.services.faults import described
 from application.services.lane import Call, Lane, LaneFull
+from application.services.prefix.record_source import Arrived
 from application.services.prefix.write_behind import WriteBehind
 from domain.errors import ServerUnavailable, StoreUnresponsive
 from domain.prefix.fingerprint import NamespaceChoice
@@ -36,6 +37,10 @@ DEFAULT_TIMEOUT_S = 20.0
 NUM_READERS = 5
 """Reads under way at a time. Each waits for its slowest record, which the store's own threads (at most twelve) decode:
 while some do, the others keep those threads busy."""
+
+RECORDS_PER_READ = 4
+"""Records of one read, which arrive together and are uploaded together: the first uploads begin after so many, and so
+many are left to upload when the last was decoded. Each read has its own timeout."""
 
 MAX_UPKEEP = 1024
 """Deletes and notes of use that may wait; more are left undone, which costs room or recency."""
@@ -96,7 +101,7 @@ class StoreTier:
         upkeep: Lane | None = None,
     ) -> None:
         """`timeout_s`: the limit of one read. `upload`: None where nothing is gained. With `uploads_on_compute_thread`
-        that thread calls `uploaded` with what `fetch` gave, read by read while workers read on."""
+        that thread calls `uploaded` with what was read, read by read while workers read on."""
         self.clock = clock
         self.events = events
         self.writer = writer
@@ -110,11 +115,21 @@ class StoreTier:
         self._late: set[StoreRead[Any]] = set()
         self._is_slow = False  # the last read that returned was late
 
-    def fetch(
-        self, needs: Sequence[RecordNeed], on_done: Callable[[], None], reader: object | None = None
-    ) -> StoreRead[Sequence[Record | None]] | None:
-        """Read records in a worker, queued ones too; as `read`."""
-        return self.read(partial(self._fetch, needs), on_done, reader)
+    def begin_reads(
+        self, needs: Sequence[RecordNeed], on_done: Callable[[], None], reader: object
+    ) -> "list[tuple[slice, StoreRead[Arrived] | None]]":
+        """Begins to read records, queued ones too, as `read`; see RecordSource."""
+        if self.writer is None:
+            return []
+        parts = [slice(at, at + RECORDS_PER_READ) for at in range(0, len(needs), RECORDS_PER_READ)]
+        return [(part, self.read(partial(self._fetch, self.writer, needs[part]), on_done, reader)) for part in parts]
+
+    def is_overdue(self, began_ns: int, num_arrived: int) -> bool:
+        """Returns whether reads wait for a late one; each has a timeout of its own."""
+        return self.is_stuck
+
+    def note_late(self, began_ns: int, num_records: int) -> None:
+        """Does nothing: `is_stuck` has reported it."""
 
     def drop(self, keys: Sequence[RecordKey]) -> None:
         """Lets a worker delete records with all that follows them."""
@@ -229,11 +244,9 @@ class StoreTier:
         if error is not None:
             self._fault("store.read", described(error))
 
-    def _fetch(self, needs: Sequence[RecordNeed]) -> Sequence[Record | None]:
-        if self.writer is None:
-            return [None] * len(needs)
-        found = self.writer.get([need.key for need in needs], [need.groups for need in needs])
-        return found if self.uploads_on_compute_thread else self.uploaded(found)
+    def _fetch(self, writer: WriteBehind, needs: Sequence[RecordNeed]) -> Arrived:
+        found = writer.get([need.key for need in needs], [need.groups for need in needs])
+        return found if self.uploads_on_compute_thread else self.uploaded(found), ()
 
     def _is_late(self, began_ns: int | None) -> bool:
         return began_ns is not None and began_ns < self.clock.now_ns() - int(self._timeout_s * 1e9)

@@ -3,8 +3,8 @@
     tier    keeps                                        a sequence takes it by          blocks
     live    whole states of ended sequences              moving the state (`take_over`)  never
     hot     records in memory                            copying (`acquire`, restore)    never
-    store   records behind a write queue, on a volume    reading by a worker (`fetch`)   for the volume
-    shared  records on a server that others use too      reading by a worker (`read`)    never longer than a deadline
+    store   records behind a write queue, on a volume    reading by a worker (fetch)     for the volume
+    shared  records on a server that others use too      reading by a worker (fetch)     never longer than a deadline
 
 The hot tier, the queue and the store report each record that they gain or lose to the index, so a lookup needs no I/O
 of theirs. The shared tier is asked.

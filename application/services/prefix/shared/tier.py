@@ -16,14 +16,15 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from application.ports.cache_stats import Cleared, SharedStats
-from application.ports.shared_store import SharedHint, SharedRead, SharedStoreError
+from application.ports.shared_store import SharedHint, SharedStoreError
 from application.services.lane import Call, Lane
+from application.services.prefix.record_source import Arrived
 from application.services.prefix.shared.access import ASK, LATE, READ, WRITE, SharedAccess, SharedQueue
 from domain.errors import ServerUnavailable
 from domain.ids import NO_REQUEST, RequestId
 from domain.prefix.fingerprint import NamespaceChoice
 from domain.prefix.hashing import BlockChain
-from domain.prefix.index import NOTHING_SHARED, PrefixMatch, ReuseRules, SharedRecords
+from domain.prefix.index import NOTHING_SHARED, PrefixMatch, RecordNeed, ReuseRules, SharedRecords
 from domain.prefix.record import BlockKey, Record, RecordKey
 
 T = TypeVar("T")
@@ -69,8 +70,10 @@ def calls_of(hints: Sequence[SharedHint]) -> Iterator[slice]:
 
 
 class SharedAsk:
-    """The question for one prompt. Compute thread only. `finds`: empty until it `settled`. `is_late`: the store did not
-    answer in time, now or when it was read."""
+    """The question for one prompt, and the source of the records that it found. Compute thread only. `finds`: empty
+    until it `settled`. `is_late`: the store did not answer in time, now or when it was read."""
+
+    name = "shared"
 
     def __init__(self, tier: "SharedTier", call: Call[SharedFinds], model: str, id: RequestId) -> None:
         self.finds, self.is_late, self.id = SharedFinds(), False, id
@@ -88,18 +91,28 @@ class SharedAsk:
         elif self.is_overdue(self._began_ns, 0):
             call.abandon()
             self._call = None
-            self.note_late(self._began_ns, ASK, 0)
+            self._give_up(self._began_ns, ASK, 0)
         return self._call is None
 
+    def begin_reads(
+        self, needs: Sequence[RecordNeed], on_done: Callable[[], None], reader: object
+    ) -> list[tuple[slice, Call[Arrived] | None]]:
+        """Begins to read records that it found; see RecordSource."""
+        hints = [self.finds.hints[need.key] for need in needs]
+        return [(part, self._tier.read(hints[part], self.id, on_done)) for part in calls_of(hints)]
+
     def is_overdue(self, began_ns: int, num_arrived: int) -> bool:
-        """Returns whether what was begun then is waited for no longer. `num_arrived`: tokens of which the state has
-        arrived, which need not be computed."""
+        """Returns whether what was begun then is waited for no longer. The state of `num_arrived` tokens has arrived,
+        and need not be computed."""
         tier, pace = self._tier, self._tier.ns_per_token.get(self._model, 1e9 / ASSUMED_TOKENS_PER_S)
         tier.awaited_ns = now_ns = tier.access.clock.now_ns()
         return now_ns - began_ns >= self._left_ns + num_arrived * pace
 
-    def note_late(self, began_ns: int, operation: str, num_records: int) -> None:
-        """Goes on without: the store did not do in time what it was asked for."""
+    def note_late(self, began_ns: int, num_records: int) -> None:
+        """Goes on without records that did not arrive in time."""
+        self._give_up(began_ns, READ, num_records)
+
+    def _give_up(self, began_ns: int, operation: str, num_records: int) -> None:
         self.is_late, self._left_ns = True, 0
         self._tier.access.report(operation, LATE, num_records, began_ns, self.id)
         self._tier.access.note_late()
@@ -113,7 +126,7 @@ class SharedTier:
     """Any thread, but `ask`, what it returns, and `note_pace` belong to the compute thread. `uploaded`: what a worker
     makes of the records that it read. `ns_per_token`: of computing a prompt at best, by model."""
 
-    name = "shared"
+    name = SharedAsk.name
 
     def __init__(self, access: SharedAccess, queue: SharedQueue, calls: Lane | None = None) -> None:
         self.access, self.queue = access, queue
@@ -160,7 +173,7 @@ class SharedTier:
         access.report(ASK, "found" if finds.hints else "nothing", len(finds.hints), began_ns, id)
         return finds._replace(at_ns=access.clock.now_ns())
 
-    def read(self, hints: Sequence[SharedHint], id: RequestId, on_done: Callable[[], None]) -> Call[SharedRead] | None:
+    def read(self, hints: Sequence[SharedHint], id: RequestId, on_done: Callable[[], None]) -> Call[Arrived] | None:
         """Reads records in a worker; None when too many calls wait already."""
         return self._call(partial(self._read, hints, id), on_done)
 
@@ -233,16 +246,16 @@ class SharedTier:
         snapshots = {at: key for key, at in named.items() if key in there}
         return SharedFinds(SharedRecords(blocks, snapshots), hints | there)
 
-    def _read(self, hints: Sequence[SharedHint], id: RequestId) -> SharedRead:
+    def _read(self, hints: Sequence[SharedHint], id: RequestId) -> Arrived:
         access = self.access
         began_ns = access.clock.now_ns()
         try:
             found = access.store.read(hints)
         except Exception as error:
             access.report(READ, access.failed(error), len(hints), began_ns, id)
-            return SharedRead([None] * len(hints), [None] * len(hints), 0, 0)
+            return [None] * len(hints), ()
         num_missing = sum(record is None for record in found.records) - found.num_rejected
         access.report(READ, "read", len(hints) - num_missing - found.num_rejected, began_ns, id, found.num_bytes)
         access.report(READ, "rejected", found.num_rejected, began_ns, id)
         access.report(READ, "missing", num_missing, began_ns, id)
-        return found._replace(records=self.uploaded(found.records))
+        return self.uploaded(found.records), found.encoded

@@ -11,8 +11,7 @@ from adapters.fake.environment import FakeClock
 from adapters.memory.block_store import MemoryBlockStore
 from application.events import FaultObserved
 from application.services.lane import Lane
-from application.services.prefix.fetch import RECORDS_PER_READ
-from application.services.prefix.store_tier import MAX_UPKEEP, StoreTier
+from application.services.prefix.store_tier import MAX_UPKEEP, RECORDS_PER_READ, StoreTier
 from domain.errors import StoreUnresponsive
 from domain.models.state_layout import StateLayout
 from domain.prefix.explanation import StopReason

@@ -7,8 +7,7 @@ from adapters.fake import ATTENTION
 from adapters.fake.environment import FakeClock
 from adapters.memory.block_store import MemoryBlockStore
 from application.events import FaultObserved
-from application.services.prefix.fetch import RECORDS_PER_READ
-from application.services.prefix.store_tier import StoreTier
+from application.services.prefix.store_tier import RECORDS_PER_READ, StoreTier
 from domain.ids import GroupIndex
 from domain.models.state_layout import StateLayout
 from domain.prefix.index import RecordNeed
@@ -95,9 +94,10 @@ def fetched(
     store.put(BLOCKS)
     tier = StoreTier(FakeClock(), events, SteppedWriter(store), upload=device.upload, readers=InlineLane())
     needs = [RecordNeed(key, wanted, 0) for key, wanted in zip(keys, groups or [BOTH] * len(keys), strict=True)]
-    read = tier.fetch(needs, lambda: None)
+    ((_, read),) = tier.begin_reads(needs, lambda: None, None)
     assert read is not None
-    return read.answer or ()
+    assert read.answer is not None
+    return read.answer[0]
 
 
 def test_every_payload_is_uploaded_and_nothing_else_changes() -> None:
