@@ -76,7 +76,7 @@ class MemoryBlockStore:
 
     def followers(self, namespace: Namespace, parent: BlockHash, limit: int) -> Sequence[IdRow]:
         with self._lock:
-            keys = sorted(self._tree.links.following(BlockKey(namespace, parent)), key=repr)
+            keys = sorted(self._tree.following(BlockKey(namespace, parent)), key=repr)
             chosen: Sequence[RecordKey] = (
                 *[key for key in keys if isinstance(key, BlockKey)][:limit],
                 *[key for key in keys if isinstance(key, SnapshotKey)][:limit],
@@ -186,7 +186,7 @@ class MemoryBlockStore:
 
     def _drop_announced(self) -> None:
         """Forget the names of namespaces without records, so that tenants leave nothing behind."""
-        used = {parent.namespace for parent in self._tree.links.parents()}
+        used = self._tree.namespaces()
         if len(self._infos) > 2 * len(used) + _MAX_ANNOUNCED:
             kept = used.union(list(self._infos)[-_MAX_ANNOUNCED // 2 :])
             self._infos = {space: known for space, known in self._infos.items() if space in kept}

@@ -30,40 +30,6 @@ def is_first(record: Record) -> bool:
     return record.parent == BlockHash(record.key.namespace)
 
 
-class RecordLinks:
-    """The keys that follow each block or root. A record may be added before its parent, and stay after it."""
-
-    def __init__(self) -> None:
-        self._following: dict[BlockKey, set[RecordKey]] = {}
-
-    def add(self, record: Record) -> None:
-        """Adds a record. Idempotent."""
-        self._following.setdefault(parent_of(record), set()).add(record.key)
-
-    def discard(self, record: Record) -> None:
-        """Removes a record that was added."""
-        parent = parent_of(record)
-        self._following[parent].discard(record.key)
-        if not self._following[parent]:
-            del self._following[parent]
-
-    def following(self, key: RecordKey) -> Set[RecordKey]:
-        """Returns the keys that directly follow a block or a root; nothing follows a snapshot."""
-        return self._following.get(key, _NONE) if isinstance(key, BlockKey) else _NONE
-
-    def parents(self) -> Collection[BlockKey]:
-        """Returns all blocks and roots that some record follows."""
-        return self._following.keys()
-
-    def problems(self, records: Collection[Record]) -> list[str]:
-        """Compares the links with `records`, which must be all; returns a line for each difference."""
-        links = {(parent, key) for parent, keys in self._following.items() for key in keys}
-        known = {(parent_of(record), record.key) for record in records}
-        found = [f"{key} is not linked from its parent" for _, key in known - links]
-        found += [f"{parent} links to {key}" for parent, key in links - known]
-        return found
-
-
 @dataclass(slots=True)
 class Node:
     """The entry of a record. `size_bytes`: its charge. `clock`: its last use. `pins`: the number of holders."""
@@ -75,13 +41,13 @@ class Node:
 
 
 class RecordTree:
-    """Records with links, pins and recency. `nodes` is read-only for others."""
+    """Records with pins and recency. `nodes` is read-only for others."""
 
     def __init__(self, note_gone: Callable[[RecordKey], object] = lambda _: None) -> None:
         """`note_gone`: called with the key of each record that is removed."""
         self._note_gone = note_gone
         self.nodes: dict[RecordKey, Node] = {}
-        self.links = RecordLinks()
+        self._following: dict[BlockKey, set[RecordKey]] = {}
         self.used_bytes = 0
         self.host_bytes = 0
         self.num_evicted = 0
@@ -93,10 +59,18 @@ class RecordTree:
     def has_parent(self, record: Record) -> bool:
         return is_first(record) or parent_of(record) in self.nodes
 
+    def following(self, key: RecordKey) -> Set[RecordKey]:
+        """Returns the keys that directly follow a block or a root; nothing follows a snapshot."""
+        return self._following.get(key, _NONE) if isinstance(key, BlockKey) else _NONE
+
+    def namespaces(self) -> set[Namespace]:
+        """Returns the namespaces of which there is a record."""
+        return {parent.namespace for parent in self._following}
+
     def insert(self, record: Record, size_bytes: int) -> None:
         """Inserts an absent record whose parent is present."""
         node = self.nodes[record.key] = Node(record, size_bytes)
-        self.links.add(record)
+        self._following.setdefault(parent_of(record), set()).add(record.key)
         self.used_bytes += size_bytes
         self.host_bytes += record.host_bytes
         self.num_blocks += isinstance(record.key, BlockKey)
@@ -128,11 +102,10 @@ class RecordTree:
         self._note(node)
 
     def is_evictable(self, node: Node) -> bool:
-        return not node.pins and not self.links.following(node.record.key)
+        return not node.pins and not self.following(node.record.key)
 
     def remove_leaf(self, key: RecordKey) -> None:
         record = self._take(key).record
-        self.links.discard(record)
         if (parent := self.nodes.get(parent_of(record))) is not None:
             self._note(parent)
 
@@ -142,7 +115,7 @@ class RecordTree:
             return 0
         num_removed, path = 0, [key]
         while path:
-            if following := self.links.following(path[-1]):
+            if following := self.following(path[-1]):
                 path.append(next(iter(following)))
             else:
                 self.remove_leaf(path.pop())
@@ -154,7 +127,6 @@ class RecordTree:
         gone = [node for key, node in self.nodes.items() if key.namespace in namespaces]
         for node in gone:
             self._take(node.record.key)
-            self.links.discard(node.record)
         self._rebuild()
         return gone
 
@@ -180,7 +152,10 @@ class RecordTree:
     def problems(self) -> list[str]:
         """Recounts everything; returns one line for each problem, empty when sound."""
         records = [node.record for node in self.nodes.values()]
-        found = self.links.problems(records)
+        links = {(parent, key) for parent, keys in self._following.items() for key in keys}
+        known = {(parent_of(record), record.key) for record in records}
+        found = [f"{key} is not linked from its parent" for _, key in known - links]
+        found += [f"{parent} links to {key}" for parent, key in links - known]
         found += [f"{record.key} has no parent here" for record in records if not self.has_parent(record)]
         counted = sum(node.size_bytes for node in self.nodes.values())
         if counted != self.used_bytes:
@@ -201,6 +176,10 @@ class RecordTree:
 
     def _take(self, key: RecordKey) -> Node:
         node = self.nodes.pop(key)
+        parent = parent_of(node.record)
+        self._following[parent].discard(key)
+        if not self._following[parent]:
+            del self._following[parent]
         self.used_bytes -= node.size_bytes
         self.host_bytes -= node.record.host_bytes
         self.num_blocks -= isinstance(key, BlockKey)

@@ -120,7 +120,7 @@ class HotTier:
     def followers(self, namespace: Namespace, parent: BlockHash, limit: int) -> list[IdRow]:
         """Token ids of up to `limit` records that follow `parent`, lately used ones first; for explaining."""
         with self._lock:
-            keys = islice(self._tree.links.following(BlockKey(namespace, parent)), limit * SCANNED_PER_FOLLOWER)
+            keys = islice(self._tree.following(BlockKey(namespace, parent)), limit * SCANNED_PER_FOLLOWER)
             latest = nlargest(limit, (self._tree.nodes[key] for key in keys), key=lambda node: node.clock)
             return [node.record.key_ids for node in latest]
 
