@@ -38,7 +38,7 @@ from domain.models.state_layout import HitPolicy, StateGroup, StateLayout
 from domain.prefix.explanation import StopReason
 from domain.prefix.hashing import BlockChain
 from domain.prefix.prompt_content import BlockGrid, MediaSpan
-from domain.prefix.record import MAX_POSITION, BlockKey, Namespace, RecordKey, SnapshotKey
+from domain.prefix.record import MAX_POSITION, BlockKey, NamespaceInfo, RecordKey, SnapshotKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,12 +212,16 @@ MAX_FORGOTTEN = 65_536
 
 
 class PrefixIndex:
-    """The records of one namespace by key, with their places. `num_in_memory`: those that are hot or queued."""
+    """The records of one namespace in one epoch, by key, with their places. An epoch begins with the first use of the
+    namespace, and each time it is cleared.
 
-    __slots__ = ("_blocks", "_forgotten", "_snapshots", "namespace", "num_in_memory")
+    `infos`: its names, because equal models share one namespace; `info`: the last one used. `is_over`: it was cleared.
+    `is_known`: all stored records are here. `num_in_memory`: those that are hot or queued.
+    """
 
-    def __init__(self, namespace: Namespace) -> None:
-        self.namespace = namespace
+    def __init__(self, info: NamespaceInfo, *, is_known: bool = True) -> None:
+        self.info, self.infos, self.namespace = info, {info}, info.namespace
+        self.is_known, self.is_over = is_known, False
         self.num_in_memory = 0
         self._blocks: dict[bytes, int] = {}
         self._snapshots: dict[BlockHash, dict[int, dict[bytes, int]]] = {}
@@ -279,13 +283,10 @@ class PrefixIndex:
         rules: ReuseRules,
         absent: Collection[RecordKey] = (),
         place: int = ANYWHERE,
-        *,
-        is_complete: bool = True,
         shared: SharedRecords = NOTHING_SHARED,
     ) -> PrefixMatch:
         """Returns the furthest position at which every state group of the prompt can be restored. `absent`: records
-        that could not be read just now. `place`: the places to search. `is_complete` False: the keys of the store are
-        not known yet. `shared`: records that are elsewhere."""
+        that could not be read just now. `place`: the places to search. `shared`: records that are elsewhere."""
         blocks, hashes, others = self._blocks, chain.ends(), shared.blocks
         present = [bool(blocks.get(hash, 0) & place) or hash in others for hash in hashes[1:]]
         if absent:
@@ -302,7 +303,7 @@ class PrefixIndex:
         }
         is_evicted = num_run < len(present) and hashes[num_run + 1][:8] in self._forgotten
         found = find_prefix(chain, present, snapshots, rules, is_evicted=is_evicted)
-        if is_complete or found.position >= rules.grid.furthest(chain.num_prompt):
+        if self.is_known or found.position >= rules.grid.furthest(chain.num_prompt):
             return found
         return found.because(StopReason.SLOW_STORE)
 

@@ -11,7 +11,6 @@ from application.ports.engine import EngineItem, ImageWanted, StepBatch, Submiss
 from application.ports.shared_store import SharedStore
 from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
-from application.services.prefix.indexes import Epoch
 from application.services.prefix.live_tier import LiveTier
 from application.services.prefix.shared.tier import SharedTier
 from application.services.prefix.store_tier import StoreTier
@@ -23,7 +22,7 @@ from domain.errors import ComputeFailed
 from domain.ids import ModelId, RequestId, SequenceId
 from domain.models.model_card import LoadOptions, ModelSource
 from domain.prefix.hashing import BlockChain
-from domain.prefix.index import ANYWHERE, NOTHING_SHARED, PrefixMatch, ReuseRules, SharedRecords
+from domain.prefix.index import ANYWHERE, NOTHING_SHARED, PrefixIndex, PrefixMatch, ReuseRules, SharedRecords
 from domain.prefix.prompt_content import BlockGrid
 from domain.prefix.record import RecordKey
 from domain.request.request import choice_id
@@ -141,7 +140,7 @@ class CheckedTiers(PrefixTiers):
 
     def _checked_match(
         self,
-        epoch: Epoch,
+        epoch: PrefixIndex,
         chain: BlockChain,
         rules: ReuseRules,
         absent: Collection[RecordKey] = (),

@@ -108,14 +108,7 @@ class PrefixCache:
         salt = self._tenant(model, salt)
         info, rules = self._info(described, salt), self._rules(described)
         chain = BlockChain.of(info.namespace, self._grid.block_size, prompt)
-        return explain(
-            self.tiers,
-            chain,
-            prompt.fork_points,
-            rules,
-            info,
-            asks_store=asks_store,
-        )
+        return explain(self.tiers, chain, prompt.fork_points, rules, info, asks_store=asks_store)
 
     def num_stored(self, model: ModelId, prompt: EncodedPrompt, salt: str = "") -> int | None:
         """The position at which the prompt could be resumed after a restart, from what the store holds now. None when

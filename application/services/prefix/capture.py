@@ -21,11 +21,10 @@ from collections.abc import Sequence
 
 from application.events import StateCaptured
 from application.ports.state_access import StateAccess
-from application.services.prefix.indexes import Epoch
 from application.services.prefix.phases import Ready
 from domain.ids import RequestId, SequenceId
 from domain.memory.shape import MemoryShape
-from domain.prefix.index import ANYWHERE, HOT, PERSISTED, PrefixMatch, ReuseRules
+from domain.prefix.index import ANYWHERE, HOT, PERSISTED, PrefixIndex, PrefixMatch, ReuseRules
 from domain.prefix.prompt_content import ForkKind, ForkPoint
 from domain.prefix.record import BlockKey, GroupPayloads, Provenance, Record, RecordKey, SnapshotKey
 from domain.prefix.snapshot_policy import BEFORE_ANSWER, is_end_worthwhile, plan_snapshots, thin_snapshots
@@ -43,7 +42,7 @@ class StateCapture:
 
     def __init__(
         self,
-        epoch: Epoch,
+        epoch: PrefixIndex,
         rules: ReuseRules,
         forks: Sequence[ForkPoint],
         ready: Ready,

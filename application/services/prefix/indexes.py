@@ -1,4 +1,4 @@
-"""The prefix indexes of all namespaces, and their epochs, behind one lock.
+"""The prefix indexes of all namespaces, one an epoch, behind one lock.
 
 A namespace begins a new epoch when it is cleared. A sequence belongs to the epoch in which it was looked up: its
 records are kept only until that epoch ends, and clearing ends epochs before it removes anything. So nothing that was
@@ -17,15 +17,7 @@ from threading import Lock, RLock
 from weakref import WeakValueDictionary
 
 from domain.prefix.hashing import BlockChain
-from domain.prefix.index import (
-    ANYWHERE,
-    NOTHING_SHARED,
-    STORED,
-    PrefixIndex,
-    PrefixMatch,
-    ReuseRules,
-    SharedRecords,
-)
+from domain.prefix.index import ANYWHERE, NOTHING_SHARED, STORED, PrefixIndex, PrefixMatch, ReuseRules, SharedRecords
 from domain.prefix.record import Namespace, NamespaceInfo, RecordKey
 
 MAX_NAMESPACES = 1_024
@@ -35,20 +27,6 @@ KEYS_AT_ONCE = 2_048
 """Keys that a load adds at once; lookups and captures run in between."""
 
 
-class Epoch:
-    """A namespace since its first use, or since it was last cleared. `infos`: its names, because equal models share one
-    namespace; `info`: the last one used. `is_over`: it was cleared. `is_known`: the index has all stored records."""
-
-    __slots__ = ("__weakref__", "index", "info", "infos", "is_known", "is_over")
-
-    def __init__(self, info: NamespaceInfo, *, is_known: bool) -> None:
-        self.infos = {info}
-        self.info = info
-        self.index = PrefixIndex(info.namespace)
-        self.is_over = False
-        self.is_known = is_known
-
-
 class Indexes:
     """The indexes by namespace. Any thread. `read_keys` returns the keys that are stored; None: there is no store."""
 
@@ -56,37 +34,37 @@ class Indexes:
         self._read_keys = read_keys
         # Tiers take the second while they hold their own, and `lasting` holds the first while tiers are called.
         self._ending, self._lock = RLock(), Lock()
-        self._recent: OrderedDict[Namespace, Epoch] = OrderedDict()
-        self._epochs: WeakValueDictionary[Namespace, Epoch] = WeakValueDictionary()
+        self._recent: OrderedDict[Namespace, PrefixIndex] = OrderedDict()
+        self._epochs: WeakValueDictionary[Namespace, PrefixIndex] = WeakValueDictionary()
         self._num_renewed = 0
         self._removals: list[set[RecordKey]] = []
 
-    def epoch(self, info: NamespaceInfo) -> Epoch:
+    def epoch(self, info: NamespaceInfo) -> PrefixIndex:
         """Returns the present epoch of a namespace, which begins with its first use."""
         with self._lock:
-            epoch = self._epochs.get(info.namespace) or Epoch(info, is_known=self._read_keys is None)
+            epoch = self._epochs.get(info.namespace) or PrefixIndex(info, is_known=self._read_keys is None)
             epoch.infos.add(info)
             epoch.info = info
             self._epochs[info.namespace] = self._recent[info.namespace] = epoch
             self._recent.move_to_end(info.namespace)
             if len(self._recent) > MAX_NAMESPACES:
-                idle = (name for name, one in self._recent.items() if not one.index.num_in_memory and one is not epoch)
+                idle = (name for name, one in self._recent.items() if not one.num_in_memory and one is not epoch)
                 if (oldest := next(idle, None)) is not None:
                     del self._recent[oldest]
             return epoch
 
-    def load(self, epoch: Epoch) -> None:
+    def load(self, epoch: PrefixIndex) -> None:
         """Reads the keys of all stored records of the namespace. Blocks for the store."""
         if epoch.is_known or epoch.is_over or self._read_keys is None:
             return
         number = self._num_renewed
         with self.removals() as gone:
-            keys = self._read_keys(epoch.index.namespace)
+            keys = self._read_keys(epoch.namespace)
             for at in range(0, len(keys), KEYS_AT_ONCE):
                 with self._lock:
                     if number != self._num_renewed:
                         return
-                    epoch.index.add([key for key in keys[at : at + KEYS_AT_ONCE] if key not in gone], STORED)
+                    epoch.add([key for key in keys[at : at + KEYS_AT_ONCE] if key not in gone], STORED)
             with self._lock:
                 epoch.is_known = number == self._num_renewed
 
@@ -94,8 +72,8 @@ class Indexes:
         """Add records to a place."""
         with self._lock:
             for epoch, own in self._by_epoch(keys):
-                epoch.index.add(own, place)
-                self._recent.setdefault(epoch.index.namespace, epoch)  # a sequence may outlive its place
+                epoch.add(own, place)
+                self._recent.setdefault(epoch.namespace, epoch)  # a sequence may outlive its place
 
     @contextmanager
     def removals(self) -> Generator[Collection[RecordKey]]:
@@ -113,7 +91,7 @@ class Indexes:
         """Remove records from a place."""
         with self._lock:
             for epoch, own in self._by_epoch(keys):
-                epoch.index.remove(own, place)
+                epoch.remove(own, place)
 
     def note_gone(self, keys: Sequence[RecordKey] | None) -> None:
         """Remove records that left the store; the callback for `StoreAdministration.watch`."""
@@ -121,23 +99,23 @@ class Indexes:
             if keys is None:
                 self._num_renewed += 1
                 for epoch in list(self._epochs.values()):
-                    epoch.index.remove_all(STORED)
+                    epoch.remove_all(STORED)
                     epoch.is_known = False
                 return
             for gone in self._removals:
                 gone.update(keys)
             for epoch, own in self._by_epoch(keys):
-                epoch.index.remove(own, STORED)
+                epoch.remove(own, STORED)
 
     def places(self, keys: Sequence[RecordKey]) -> list[int]:
         """The places of each record, as bits (HOT, QUEUED, STORED). All of one namespace."""
         with self._lock:
             epoch = self._epochs.get(keys[0].namespace) if keys else None
-            return [epoch.index.places(key) for key in keys] if epoch is not None else [0] * len(keys)
+            return [epoch.places(key) for key in keys] if epoch is not None else [0] * len(keys)
 
     def match(
         self,
-        epoch: Epoch,
+        epoch: PrefixIndex,
         chain: BlockChain,
         rules: ReuseRules,
         absent: Collection[RecordKey] = (),
@@ -146,10 +124,10 @@ class Indexes:
     ) -> PrefixMatch:
         """Matches a prompt in one namespace, as `PrefixIndex.match`."""
         with self._lock:
-            return epoch.index.match(chain, rules, absent, place, is_complete=epoch.is_known, shared=shared)
+            return epoch.match(chain, rules, absent, place, shared)
 
     @contextmanager
-    def lasting(self, epoch: Epoch) -> Generator[bool]:
+    def lasting(self, epoch: PrefixIndex) -> Generator[bool]:
         """Yields whether records of the epoch may be kept. It cannot end inside the block, so do no I/O there."""
         with self._ending:
             yield not epoch.is_over
@@ -160,10 +138,10 @@ class Indexes:
             ended = [epoch for epoch in list(self._epochs.values()) if any(map(includes, epoch.infos))]
             for epoch in ended:
                 epoch.is_over = True
-                self._epochs.pop(epoch.index.namespace, None)
-                self._recent.pop(epoch.index.namespace, None)
-            return [epoch.index.namespace for epoch in ended]
+                self._epochs.pop(epoch.namespace, None)
+                self._recent.pop(epoch.namespace, None)
+            return [epoch.namespace for epoch in ended]
 
-    def _by_epoch(self, keys: Iterable[RecordKey]) -> list[tuple[Epoch, list[RecordKey]]]:
+    def _by_epoch(self, keys: Iterable[RecordKey]) -> list[tuple[PrefixIndex, list[RecordKey]]]:
         found = [(self._epochs.get(name), list(own)) for name, own in groupby(keys, key=lambda key: key.namespace)]
         return [(epoch, own) for epoch, own in found if epoch is not None]

@@ -24,10 +24,10 @@ from threading import Lock
 from application.ports.cache_stats import LiveUsage
 from application.ports.state_access import LeftState, StateAccess
 from application.services.memory_leases import Lease, MemoryLeases, Purpose
-from application.services.prefix.indexes import Epoch
 from domain.id_row import ID_BYTES
 from domain.ids import BlockHash, SequenceId
 from domain.prefix.hashing import BlockChain
+from domain.prefix.index import PrefixIndex
 from domain.prefix.prompt_content import BlockGrid
 
 MAX_STATES = 256
@@ -49,7 +49,7 @@ class LiveState:
     id: SequenceId
     model: StateAccess
     chain: BlockChain
-    epoch: Epoch
+    epoch: PrefixIndex
     model_name: str
     left: LeftState
     least: int
@@ -174,7 +174,7 @@ class LiveTier:
         model: StateAccess,
         id: SequenceId,
         chain: BlockChain,
-        epoch: Epoch,
+        epoch: PrefixIndex,
         model_name: str,
         *,
         next_turn: int,

@@ -3,7 +3,6 @@
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from application.services.prefix.indexes import Epoch
 from application.services.prefix.live_tier import LiveState
 from application.services.prefix.shared.tier import SharedAsk
 from application.services.prefix.tiers import PrefixTiers
@@ -11,7 +10,7 @@ from domain.ids import BlockHash
 from domain.memory.shape import MemoryShape
 from domain.prefix.explanation import StopReason
 from domain.prefix.hashing import BlockChain
-from domain.prefix.index import ANYWHERE, HOT, NOTHING_SHARED, PrefixMatch, ReuseRules
+from domain.prefix.index import ANYWHERE, HOT, NOTHING_SHARED, PrefixIndex, PrefixMatch, ReuseRules
 from domain.prefix.prompt_content import BlockGrid
 from domain.prefix.record import RecordKey
 
@@ -63,7 +62,7 @@ class Resume:
 
 def find_resume(
     tiers: PrefixTiers,
-    epoch: Epoch,
+    epoch: PrefixIndex,
     chain: BlockChain,
     rules: ReuseRules,
     shape: MemoryShape,

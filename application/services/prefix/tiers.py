@@ -19,12 +19,13 @@ from application.ports.cache_stats import Cleared
 from application.services.event_sinks import EventFanOut
 from application.services.lane import Lane
 from application.services.prefix.hot_tier import HotTier
-from application.services.prefix.indexes import Epoch, Indexes
+from application.services.prefix.indexes import Indexes
 from application.services.prefix.live_tier import LiveTier
 from application.services.prefix.shared.tier import SharedTier
 from application.services.prefix.store_tier import StoreRead, StoreTier
 from domain.ids import RequestId, SequenceId
 from domain.prefix.fingerprint import NamespaceChoice
+from domain.prefix.index import PrefixIndex
 from domain.prefix.record import NamespaceInfo, Record, RecordKey
 
 
@@ -61,7 +62,7 @@ class PrefixTiers:
         self.running: dict[SequenceId, Any] = {}
         self.on_ready: Callable[[], None] = lambda: None
         self.indexes = Indexes(store.writer.store.keys if store.writer is not None else None)
-        self._loads: WeakKeyDictionary[Epoch, StoreRead[None]] = WeakKeyDictionary()
+        self._loads: WeakKeyDictionary[PrefixIndex, StoreRead[None]] = WeakKeyDictionary()
         hot.indexes = self.indexes
         if store.writer is not None:
             store.writer.report_to(self.indexes)
@@ -74,7 +75,7 @@ class PrefixTiers:
     def wake(self) -> None:
         self.on_ready()
 
-    def load(self, epoch: Epoch) -> StoreRead[None] | None:
+    def load(self, epoch: PrefixIndex) -> StoreRead[None] | None:
         """Lets a worker read the keys that the store has of the namespace, once for all sequences that wait for it.
         Returns None when there is nothing to wait for."""
         if epoch.is_known:

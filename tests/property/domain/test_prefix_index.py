@@ -26,7 +26,7 @@ changes = st.lists(st.tuples(st.booleans(), st.sampled_from(RECORDS), places), m
 
 @given(changes)
 def test_a_record_is_where_it_was_added_and_not_removed(changes: list[tuple[bool, RecordKey, int]]) -> None:
-    index, account = PrefixIndex(ROOT), dict[RecordKey, int]()
+    index, account = PrefixIndex(INFO), dict[RecordKey, int]()
     for is_added, key, place in changes:
         (index.add if is_added else index.remove)((key,), place)
         account[key] = account.get(key, 0) | place if is_added else account.get(key, 0) & ~place
@@ -40,7 +40,7 @@ def test_a_record_is_where_it_was_added_and_not_removed(changes: list[tuple[bool
 
 @given(st.sets(st.integers(1, 21)), st.integers(0, 200))
 def test_a_prompt_finds_its_own_snapshots_among_those_of_others(positions: set[int], num_others: int) -> None:
-    index = PrefixIndex(ROOT)
+    index = PrefixIndex(INFO)
     index.add(CHAIN.prompt_keys(), STORED)
     index.add([CHAIN.snapshot_key(at) for at in positions], STORED)
     index.add([snapshot_key(ROOT, CHAIN.parent(2), (900 + at, *range(at % 3))) for at in range(num_others)], HOT)
@@ -51,14 +51,15 @@ def test_a_prompt_finds_its_own_snapshots_among_those_of_others(positions: set[i
 
 
 def test_the_reason_why_a_match_ends_follows_from_what_was_here() -> None:
-    index = PrefixIndex(ROOT)
+    index = PrefixIndex(INFO)
     keys = CHAIN.prompt_keys()
     index.add(keys, HOT)
     assert (index.match(CHAIN, RULES).position, index.match(CHAIN, RULES, keys[3:4]).position) == (20, 12)
     index.remove(keys[2:3], HOT)
     assert index.match(CHAIN, RULES).reason is StopReason.EVICTED
-    assert index.match(CHAIN, RULES, is_complete=False).reason is StopReason.SLOW_STORE
-    assert PrefixIndex(ROOT).match(CHAIN, RULES).reason is StopReason.NEVER_SEEN
+    index.is_known = False
+    assert index.match(CHAIN, RULES).reason is StopReason.SLOW_STORE
+    assert PrefixIndex(INFO).match(CHAIN, RULES).reason is StopReason.NEVER_SEEN
 
 
 def loaded(meanwhile: Callable[[Indexes], object], keys: Sequence[RecordKey] = RECORDS) -> tuple[Indexes, bool]:

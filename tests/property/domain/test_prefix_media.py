@@ -13,9 +13,10 @@ from domain.prefix.explanation import Explanation, StopReason, compared_with_sto
 from domain.prefix.hashing import BlockChain
 from domain.prefix.index import HOT, PrefixIndex, ReuseRules
 from domain.prefix.prompt_content import FIRST_MEDIA_ID, BlockGrid, EncodedPrompt, MediaSpan
-from domain.prefix.record import BlockKey, Namespace
+from domain.prefix.record import BlockKey, Namespace, NamespaceInfo
 
 ROOT, BLOCK, PAD = Namespace(b"r" * 32), 4, 7
+INFO = NamespaceInfo(ROOT, "toy", "{}")
 RULES = ReuseRules.of(ATTENTION, BlockGrid(BLOCK, BLOCK))
 
 
@@ -100,14 +101,14 @@ def test_a_prefix_that_ends_in_an_image_is_of_that_image_only(forged: tuple[byte
 def test_a_kept_snapshot_in_an_image_is_found_by_the_same_image_only(forged: tuple[bytes, bytes]) -> None:
     rules = ReuseRules.of(ATTENTION, BlockGrid(256, 256))
     chain, twin, thief = (chain_of(prompt_of(1, 2, 3, (digest, 9), 4), 256) for digest in (forged[0], *forged))
-    index = PrefixIndex(ROOT)
+    index = PrefixIndex(INFO)
     index.add([chain.snapshot_key(position) for position in (2, 4, 8)], HOT)
     assert index.match(twin, rules).position == 8
     assert index.match(thief, rules).position == 2
 
 
 def test_a_block_in_the_middle_of_an_image_is_of_that_image(forged: tuple[bytes, bytes]) -> None:
-    index, chain = PrefixIndex(ROOT), chain_of(prompt_of((forged[0], 10), 1))
+    index, chain = PrefixIndex(INFO), chain_of(prompt_of((forged[0], 10), 1))
     index.add([BlockKey(ROOT, hash) for hash in chain.hashes], HOT)
     assert index.match(chain, RULES).position == 8
     assert index.match(chain_of(prompt_of((forged[1], 10), 1)), RULES).position == 0

@@ -51,7 +51,7 @@ def test_what_leaves_the_store_before_its_put_is_settled_is_not_there() -> None:
     store.delete(KEYS[1:])
     writer.pump()
     assert indexes.places(KEYS) == [STORED, 0]
-    assert epoch.index.keys() == KEYS[:1]
+    assert epoch.keys() == KEYS[:1]
 
 
 def test_removals_are_remembered_only_while_records_are_put() -> None:
