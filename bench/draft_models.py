@@ -91,7 +91,7 @@ def of_cairn(model: LoadedModel, ids: Iterator[int]) -> Way:
         rows = {id: None if is_off else SequenceDrafts(sequence, asked, model.description)}
         try:
             while True:
-                (result,) = speculation.decode(model, rows)
+                (result,) = speculation.decode_model(model, rows)
                 sequence.output_ids += result.token_ids
                 yield from result.token_ids
         finally:

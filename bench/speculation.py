@@ -253,7 +253,7 @@ class Scripted:
         return seconds * num_rows / (sum(map(len, outputs.values())) - before)
 
     def _step(self, rows: dict[SequenceId, SequenceDrafts | None], outputs: dict[SequenceId, list[int]]) -> None:
-        for result in self._speculation.decode(self._model, rows):
+        for result in self._speculation.decode_model(self._model, rows):
             if result.error is not None:
                 raise result.error
             outputs[result.id] += result.token_ids

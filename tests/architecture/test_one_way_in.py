@@ -37,9 +37,10 @@ def test_decoding_has_one_path() -> None:
     """With drafts or without: one caller of a model's decode steps, and one forward pass, which is that of every token
     of a decode group; `try_width` measures it."""
     assert list(callers("decode", "application/services/token_side")) == [
-        "EngineLoop._decode_by_model",
-        "Speculation.decode",
+        "EngineLoop._decode",
+        "Speculation.decode_model",
     ]
+    assert list(callers("decode_model", "application/services/token_side")) == ["Speculation.decode"]
     assert list(callers("_network", "adapters/mlx")) == ["MlxModel._forward"]
     assert list(callers("_forward", "adapters/mlx")) == ["DecodeGroup._pass", "MlxModel._feed"]
     passes = {f"DecodeGroup.{name}" for name in ("verify", "_feed", "_undo")}

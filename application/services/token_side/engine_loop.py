@@ -13,12 +13,12 @@ A failure ends the sequence in which it happened with an error; the others conti
 ends the engine. Compute thread only, except where a property says otherwise.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TypeVar
 
 from application.events import RequestWaits, StepCompleted
-from application.ports.compute import DecodeResult, LoadedModel
+from application.ports.compute import LoadedModel
 from application.ports.engine import Ended, EngineError, Submission
 from application.ports.token_constraint import ConstraintCompiler
 from application.services.faults import described
@@ -45,8 +45,6 @@ T = TypeVar("T")
 
 LOOK_AHEAD = 4
 """The number of sequences at the head of the queue whose prefixes are fetched before they are admitted."""
-
-NO_RESULT = ComputeFailed("the model returned no result for this sequence")
 
 
 class EngineLoop:
@@ -235,7 +233,7 @@ class EngineLoop:
         runs, num_tokens, started = self._open(plan.decode), 0, self.batcher.now_ns()
         self.activity.begin("decode", runs)
         self._report_computing(runs)
-        for run, result in self._decode_by_model(runs):
+        for run, result in self._speculation.decode(self.models, runs, may_draft=self.guard.level <= Level.LEAN):
             if isinstance(result, Exception):
                 self._contain(run, result)
                 continue
@@ -246,24 +244,6 @@ class EngineLoop:
                 self._end(run, Phase.FINISHED, ended)
         self._step_clock.decoded(self.batcher.now_ns() - started)
         return num_tokens
-
-    def _decode_by_model(self, runs: Iterable[SequenceRun]) -> Iterator[tuple[SequenceRun, DecodeResult | Exception]]:
-        """Yields each sequence with its result or its error. A model that raises fails its whole batch."""
-        by_model: dict[ModelId, dict[SequenceId, SequenceRun]] = {}
-        for run in runs:
-            by_model.setdefault(run.submission.model, {})[run.id] = run
-        for model_id, rows in by_model.items():
-            may_draft = self.guard.level <= Level.LEAN
-            try:
-                drafting = {id: run.drafts if may_draft else None for id, run in rows.items()}
-                found = self._speculation.decode(self.models[model_id], drafting)
-            except Exception as error:
-                yield from ((run, error) for run in rows.values())
-                continue
-            results = {result.id: result for result in found}
-            for id, run in rows.items():
-                result = results.get(id)
-                yield run, NO_RESULT if result is None else result.error or result
 
     def _preempt(self, leaving: Iterable[SequenceRun]) -> None:
         """Releases the state of each and queues it again, charged for its output as part of its prompt."""

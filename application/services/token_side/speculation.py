@@ -8,21 +8,25 @@ All rows of a model draft or none does, because rows that share a forward pass s
 any of this. Compute thread only.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from math import prod
+from typing import Protocol, TypeVar
 
 from application.ports.compute import NO_DRAFTS, DecodeResult, Draft, LoadedModel
 from application.ports.engine import Submission
 from application.services.token_side.event_batcher import EventBatcher
+from domain.errors import ComputeFailed
 from domain.id_row import IdRow
-from domain.ids import SequenceId
+from domain.ids import ModelId, SequenceId
 from domain.models.model_card import ModelDescription
 from domain.prefix.prompt_content import EncodedPrompt
 from domain.scheduling.sequence import Sequence as TokenSequence
 from domain.speculation.drafter import Drafter
 from domain.speculation.gain import MOST_DEPTH, MOST_ROWS, DepthControl
 from domain.speculation.lookup import LARGEST_ID, NgramLookup, Proposal
+
+NO_RESULT = ComputeFailed("the model returned no result for this sequence")
 
 
 class SequenceDrafts:
@@ -52,13 +56,49 @@ class SequenceDrafts:
         return self._lookup.propose(1 + depth)
 
 
+class DecodingRun(Protocol):
+    """A sequence that decodes. `drafts`: None if it does not speculate."""
+
+    drafts: SequenceDrafts | None
+
+    @property
+    def id(self) -> SequenceId: ...
+
+    @property
+    def submission(self) -> Submission: ...
+
+
+R = TypeVar("R", bound=DecodingRun)
+
+
 class Speculation:
     """The decode steps of all models, with drafts."""
 
     def __init__(self, batcher: EventBatcher) -> None:
         self._batcher, self._control = batcher, cache(DepthControl)
 
-    def decode(self, model: LoadedModel, rows: Mapping[SequenceId, SequenceDrafts | None]) -> Sequence[DecodeResult]:
+    def decode(
+        self, models: Mapping[ModelId, LoadedModel], runs: Iterable[R], *, may_draft: bool
+    ) -> Iterator[tuple[R, DecodeResult | Exception]]:
+        """Runs a decode step of each model. Yields each sequence with its result or its error; a model that raises
+        fails its whole batch."""
+        by_model: dict[ModelId, dict[SequenceId, R]] = {}
+        for run in runs:
+            by_model.setdefault(run.submission.model, {})[run.id] = run
+        for model_id, rows in by_model.items():
+            try:
+                drafting = {id: run.drafts if may_draft else None for id, run in rows.items()}
+                results = {result.id: result for result in self.decode_model(models[model_id], drafting)}
+            except Exception as error:
+                yield from ((run, error) for run in rows.values())
+                continue
+            for id, run in rows.items():
+                result = results.get(id)
+                yield run, NO_RESULT if result is None else result.error or result
+
+    def decode_model(
+        self, model: LoadedModel, rows: Mapping[SequenceId, SequenceDrafts | None]
+    ) -> Sequence[DecodeResult]:
         """Runs a decode step of these rows (None: one that may not draft), with drafts where they pay. A fault of the
         drafts costs only the drafts."""
         drafting = [drafts for drafts in rows.values() if drafts is not None]
