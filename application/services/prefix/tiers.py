@@ -72,6 +72,11 @@ class PrefixTiers:
         """True when captured records are available at once: from memory, or from the write queue."""
         return bool(self.hot.budget_bytes) or self.store.writer is not None
 
+    @property
+    def has_deadline(self) -> bool:
+        """True while a lookup waits for an answer that may be late: the compute thread has to look again soon."""
+        return self.shared is not None and self.shared.is_awaited
+
     def wake(self) -> None:
         self.on_ready()
 

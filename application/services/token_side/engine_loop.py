@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from application.events import RequestWaits, StepCompleted
 from application.ports.compute import LoadedModel
-from application.ports.engine import Ended, EngineError, Submission
+from application.ports.engine import Ended, EngineError, EngineStatus, Submission
 from application.ports.token_constraint import ConstraintCompiler
 from application.services.faults import described
 from application.services.prefix.cache import PrefixCache
@@ -51,7 +51,7 @@ class EngineLoop:
     """The sequences of the engine, from submission to their end, and the models that compute them.
 
     `models`: the loaded models and the loads under way. `activity`: the present work of the thread. `waits`: the
-    reasons why queued sequences wait. `is_held`: the next prefill turn waits until a shorter prompt is restored.
+    reasons why queued sequences wait.
     """
 
     def __init__(
@@ -68,7 +68,6 @@ class EngineLoop:
         self.models = LoadedModels(batcher, prefix_cache, constraints, guard)
         self.activity = ActivityTracker(batcher.now_ns)
         self.waits = waits or QueueWaits()
-        self.is_held = False
         self.batcher, self.prefix_cache = batcher, prefix_cache
         self.limits, self.guard = limits, guard
         self.images = guard.images = EngineImages(batcher, AHEAD_CHUNKS * limits.grid)
@@ -89,18 +88,37 @@ class EngineLoop:
 
     @property
     def is_busy(self) -> bool:
-        """Returns whether any sequence is open. Any thread."""
+        """Returns whether any sequence is open."""
         return bool(self._runs)
 
     @property
     def num_running(self) -> int:
-        """The number of sequences that have left the queue. Any thread; may be one step old."""
-        return sum(run.phase not in WAITING for run in tuple(self._runs.values()))
+        """The number of sequences that have left the queue."""
+        return sum(run.phase not in WAITING for run in self._runs.values())
 
     @property
-    def num_waiting(self) -> int:
-        """The number of sequences in the queue, including preempted ones. Any thread; may be one step old."""
-        return len(self._runs) - self.num_running
+    def wakes_soon(self) -> bool:
+        """A prefill turn is held for a lookup, or a lookup waits for what has a deadline of milliseconds."""
+        return self._plan.is_held or self.prefix_cache.tiers.has_deadline
+
+    def status(self) -> EngineStatus:
+        """Returns the status of the loop; the engine that runs the loop adds its own."""
+        guard, models, activity, num_running = self.guard, self.models, self.activity, self.num_running
+        return EngineStatus(
+            is_alive=True,
+            is_busy=self.is_busy,
+            last_progress_ns=activity.last_progress_ns,
+            last_step_ns=activity.last_step_ns,
+            num_waiting=len(self._runs) - num_running,  # including preempted ones
+            num_running=num_running,
+            num_calls=models.num_loading,
+            memory=models.memory,
+            limits=guard.limits,
+            ledger=guard.ledger,
+            pressure=guard.pressure,
+            waiting_for=self.waits.counts,
+            prefill_chunk=self.limits.prefill_budget,
+        )
 
     def step(self) -> bool:
         """Plans and runs one step. Returns False when every sequence waits for work outside this thread."""
@@ -123,7 +141,7 @@ class EngineLoop:
             self.batcher.emit(StepCompleted(**num, started_ns=started_ns, at_ns=self.batcher.now_ns()))
         self.batcher.deliver()
         is_calm = not (num_decoded or num_prefilled) or not self._runs  # waiting for the device delays nothing
-        self.prefix_cache.tiers.confirm(self.models.finish if is_calm else None)
+        self.confirm() if is_calm else self.prefix_cache.tiers.confirm()
         has_ended = len(self._runs) < num_before  # a sequence that waited for the ended one may continue
         return bool(num_restored or num_looked_up) or has_ended or not plan.is_empty
 
@@ -179,6 +197,10 @@ class EngineLoop:
         self.batcher.report_computing(tuple(run.request_id for run in self._runs.values() if run.phase not in WAITING))
         self.prefix_cache.tiers.hot.resize(0)
 
+    def confirm(self) -> None:
+        """Lets the backend verify what it computed, and the store have what was captured."""
+        self.prefix_cache.tiers.confirm(self.models.finish)
+
     def rest(self) -> None:
         """Plans an empty step while no sequence is open: memory that the last ones held or waited for is counted no
         longer, and the hot tier grows back."""
@@ -220,7 +242,6 @@ class EngineLoop:
         for run in runs:
             run.num_waited = plan.num_waited.get(run.id, run.num_waited)
         self._queue = [view.id for view in admission_order(views, self.limits)]
-        self.is_held = plan.is_held
         if plan.is_held:
             self._step_clock.held()
         self._report_waits(views, plan)

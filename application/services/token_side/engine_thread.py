@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -42,8 +42,7 @@ CALM_AFTER_S = 35.0
 """The time in which what follows work has ended: records are written, and freed buffers are given back."""
 
 HELD_WAKE_S = 0.005
-"""The longest wait for a call while a prefill turn is held for a lookup, or a lookup waits for what has a deadline of
-milliseconds; the end of the lookup wakes the thread."""
+"""The longest wait for a call while `EngineLoop.wakes_soon`; the end of a lookup wakes the thread as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,12 +86,13 @@ class EngineThread:
         of its own; when the device fails, another engine resumes what is open, and nothing of it is reported.
         `computing`, `stuck_after_s`: as in EngineStatus."""
         self.cache = CacheAccess(loop.prefix_cache)
-        self._loop, self._batcher = loop, loop.batcher
+        self._loop, self._batcher, self._activity = loop, loop.batcher, loop.activity
         self._make_backend = make_backend
         self._close_cache = close_cache
         self._hold = hold
         self._delivers_directly = delivers_directly
         self._computing, self._stuck_after_s = computing, stuck_after_s
+        self._status = loop.status()
         self._receive: Callable[[StepBatch], None] | None = None
         self._inbox: queue.SimpleQueue[_Call] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -108,7 +108,9 @@ class EngineThread:
     def start(self, receive: Callable[[StepBatch], None]) -> None:
         self._receive = receive
         loop = asyncio.get_running_loop()
-        self._batcher.connect(receive if self._delivers_directly else partial(_call_soon, loop, receive))
+        self._batcher.connect(
+            partial(self._hand_over, receive if self._delivers_directly else partial(_call_soon, loop, receive))
+        )
         self._thread.start()
 
     async def stop(self, timeout_s: float) -> bool:
@@ -124,26 +126,19 @@ class EngineThread:
         return not self._thread.is_alive()
 
     def status(self) -> EngineStatus:
-        loop, guard = self._loop, self._loop.guard
-        return EngineStatus(
+        """The status that was published last, with what is known of the thread at any time."""
+        last, activity = self._status, self._activity
+        return replace(
+            last,
             is_alive=self._thread.is_alive() and not self._is_stopping,
-            is_busy=loop.is_busy,
-            last_progress_ns=loop.activity.last_progress_ns,
-            last_step_ns=loop.activity.last_step_ns,
-            num_waiting=loop.num_waiting,
-            num_running=loop.num_running,
-            num_calls=self._num_calls + loop.models.num_loading,
-            activity=loop.activity.now,
-            memory=loop.models.memory,
+            last_progress_ns=activity.last_progress_ns,
+            last_step_ns=activity.last_step_ns,
+            num_calls=last.num_calls + self._num_calls,
+            activity=activity.now,
             fault=self._fault,
             computing=self._computing,
+            loading=self._loop.models.loading,
             stuck_after_s=self._stuck_after_s,
-            limits=guard.limits,
-            ledger=guard.ledger,
-            pressure=guard.pressure,
-            waiting_for=loop.waits.counts,
-            loading=loop.models.loading,
-            prefill_chunk=loop.limits.prefill_budget,
         )
 
     def submit(self, submission: Submission) -> None:
@@ -178,6 +173,7 @@ class EngineThread:
             try:
                 return work()
             finally:
+                self._publish()  # before the caller is answered
                 self._batcher.deliver()
 
         result: Future[T] = Future()
@@ -222,10 +218,11 @@ class EngineThread:
             self._attempt_end(partial(loop.models.abandon_loads, why))
             self._attempt_end(partial(loop.fail_all, why))
             if backend is not None and not self._fault:
-                self._attempt_end(partial(loop.prefix_cache.tiers.confirm, backend.finish))
+                self._attempt_end(loop.confirm)
             self._attempt_end(loop.unload_all)
             if backend is not None:
                 self._attempt_end(backend.close)
+            self._attempt_end(self._publish)
 
     def _lost(self, error: DeviceFailed) -> None:
         if self._fault:
@@ -240,9 +237,18 @@ class EngineThread:
         except DeviceFailed as error:
             self._lost(error)
 
+    def _publish(self) -> None:
+        """Replaces the status that other threads read: before a batch leaves, after a call, and after a round without a
+        step."""
+        self._status = self._loop.status()
+
+    def _hand_over(self, receive: Callable[[StepBatch], None], batch: StepBatch) -> None:
+        self._publish()
+        receive(batch)
+
     def _run_busy_loop(self) -> None:
         """Receives calls, runs a step, advances a load and delivers the results, until the engine stops."""
-        loop, activity = self._loop, self._loop.activity
+        loop, activity = self._loop, self._activity
         while not self._is_stopping:
             activity.begin("hold")
             self._hold()
@@ -256,15 +262,15 @@ class EngineThread:
             self._has_work = has_stepped or has_loaded
             if self._has_work:
                 activity.progress()
+            if has_loaded or not (has_stepped and loop.is_busy):  # a step has published with its batch
+                self._publish()
             self._batcher.deliver()
 
     def _receive_calls(self) -> None:
         """Runs the calls in the inbox; waits for one if the last round had nothing to do."""
-        self._loop.activity.begin("idle")
+        self._activity.begin("idle")
         with suppress(queue.Empty):
-            shared = self._loop.prefix_cache.tiers.shared
-            is_timed = self._loop.is_held or (shared is not None and shared.is_awaited)
-            timeout_s = HELD_WAKE_S if is_timed else CALM_WAKE_S if self._is_calm else IDLE_WAKE_S
+            timeout_s = HELD_WAKE_S if self._loop.wakes_soon else CALM_WAKE_S if self._is_calm else IDLE_WAKE_S
             call = self._inbox.get(block=not self._has_work, timeout=timeout_s)
             while True:
                 if call is not _WAKE:
@@ -275,11 +281,11 @@ class EngineThread:
     def _is_calm(self) -> bool:
         """Nothing is open, and the last work ended long ago."""
         is_idle = not (self._loop.is_busy or self._loop.models.num_loading)
-        return is_idle and self._batcher.now_ns() - self._loop.activity.last_step_ns >= CALM_AFTER_S * 1e9
+        return is_idle and self._batcher.now_ns() - self._activity.last_step_ns >= CALM_AFTER_S * 1e9
 
     def _run_call(self, call: _Call) -> None:
-        self._loop.activity.progress()  # this call has waited for nothing yet
-        self._loop.activity.begin("call")
+        self._activity.progress()  # this call has waited for nothing yet
+        self._activity.begin("call")
         try:
             self._batcher.attempt("engine.call", call.run)
         except DeviceFailed as error:
@@ -287,9 +293,10 @@ class EngineThread:
             if call.result is not None:
                 call.result.set_exception(ServerUnavailable(self._fault))
             raise
+        self._publish()
         with self._lock:
             self._num_calls -= 1
-        self._loop.activity.progress()
+        self._activity.progress()
 
     def _step(self) -> bool:
         try:

@@ -107,11 +107,11 @@ def test_no_turn_is_held_for_a_cancelled_prompt() -> None:
     engine.step(3)
     engine.submit("short", SHORT)
     engine.step()
-    assert engine.loop.is_held
+    assert engine.loop.wakes_soon
     for id in ("long", "short"):
         engine.loop.cancel(RequestId(id))
     engine.loop.rest()
-    assert not engine.loop.is_held, "an idle engine looks two hundred times a second"
+    assert not engine.loop.wakes_soon, "an idle engine looks two hundred times a second"
 
 
 def test_a_request_does_not_follow_one_that_waits_for_its_place() -> None:

@@ -131,7 +131,8 @@ def preempted(num_steps: int = 12, **changes: Any) -> SteppedEngine:
     engine.step()
     engine.guard.preempts = lambda _step, _active: False
     assert not engine.model.open_ids(), "a preempted sequence holds nothing"
-    assert (engine.loop.num_running, engine.loop.num_waiting) == (0, 1)
+    status = engine.loop.status()
+    assert (status.num_running, status.num_waiting) == (0, 1)
     return engine
 
 
