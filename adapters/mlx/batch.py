@@ -24,7 +24,7 @@ read and accepted, and the next one is chosen with the mask that was computed du
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -35,19 +35,16 @@ from adapters.mlx.caches.rollback import Rollback
 from adapters.mlx.caches.rows import append_rows, give_back, keep_rows, make_room, recurrent_shapes, take_row
 from adapters.mlx.caches.views import shifted
 from adapters.mlx.cuda.attention import verifying
+from adapters.mlx.loaded_network import LoadedNetwork
 from adapters.mlx.runtime.arrays import evaluate, evaluate_soon, token_array
 from adapters.mlx.sampling.logit_rules import SamplerRow
 from adapters.mlx.sampling.sampled import Sampled
 from adapters.mlx.sampling.sampler import GroupSampler
-from adapters.mlx.speculation.drafting import Propose
 from domain.errors import ComputeFailed
 from domain.ids import SequenceId
 from domain.memory.shape import MemoryShape
 from domain.prefix.prompt_content import MediaSpan
 from domain.scheduling.decode_groups import choose_group, rows_capacity, rows_in_place
-
-Forward = Callable[[mx.array, Caches], mx.array]
-"""Maps tokens uint32 [rows, length] and caches to logits [rows, length, vocab]; advances the caches."""
 
 _logger = logging.getLogger("cairn.mlx")
 
@@ -83,7 +80,7 @@ class DecodeGroup:
     """Sequences that decode together. `rows` and `waiting` are in the same order. `stays_alone`: the group failed to
     join another, or was lost. Compute thread only."""
 
-    def __init__(self, forward: Forward, rows: list[Row], caches: Caches) -> None:
+    def __init__(self, network: LoadedNetwork, rows: list[Row], caches: Caches) -> None:
         self.rows = rows
         self.caches = caches
         self.waiting: Sampled | None = None
@@ -91,16 +88,16 @@ class DecodeGroup:
         self._has_gone = False
         self._unfinished: tuple[mx.array, Sampled] | None = None
         """The logits of a queued step whose next tokens are not chosen yet, and the tokens that it was fed."""
-        self._forward = forward
+        self._network = network
         self._sampler = self._new_sampler()
         for row in rows:
             row.group = self
 
     @classmethod
-    def start(cls, forward: Forward, row: Row) -> "DecodeGroup":
+    def start(cls, network: LoadedNetwork, row: Row) -> "DecodeGroup":
         """Returns a group of one that has fed the row's first token."""
         assert row.first is not None
-        group = cls(forward, [row], row.caches)
+        group = cls(network, [row], row.caches)
         first, row.caches, row.first = row.first, [], None
         group._feed(first)
         group.finish_step()
@@ -138,9 +135,11 @@ class DecodeGroup:
             self._fail(ComputeFailed(f"a decode step failed: {error}"))
         return given
 
-    def propose(self, propose: Propose, depth: int) -> list[list[int]]:
+    def propose(self, depth: int) -> list[list[int]]:
         """Returns `depth` tokens that the model's own drafter expects behind each row's waiting one. Waits for them. An
         error is stored on the rows, and the tokens are none."""
+        propose = self._network.propose
+        assert propose is not None
         try:
             found = propose(_waiting_of(self).fed, self.caches, depth, self._sampler.draft, self._shifts())
             evaluate([found])
@@ -215,7 +214,7 @@ class DecodeGroup:
             index = self.rows.index(row)
             try:
                 caches, waiting = take_row(self.caches, index), self.waiting.narrowed([index])
-                alone = DecodeGroup(self._forward, [row], caches)
+                alone = DecodeGroup(self._network, [row], caches)
                 alone.waiting = waiting
             except Exception as error:
                 row.group, row.failure = None, ComputeFailed(f"leaving a batch failed: {error}")
@@ -279,7 +278,7 @@ class DecodeGroup:
         decoding."""
         make_room(self.caches, tokens.shape[1])
         with verifying(tokens.shape[1] > 1):
-            logits = self._forward(tokens, shifted(self.caches, self._shifts()))
+            logits = self._network.forward(tokens, shifted(self.caches, self._shifts()))
         for row in self.rows:
             row.position += tokens.shape[1]
         return logits

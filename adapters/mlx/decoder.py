@@ -4,13 +4,15 @@
 whose rows all have a draft verifies it; the others feed their waiting tokens.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
-from adapters.mlx.batch import DecodeGroup, Forward, Row, join_groups
+from adapters.mlx.batch import DecodeGroup, Row, join_groups
+from adapters.mlx.loaded_network import LoadedNetwork
+from adapters.mlx.runtime.arrays import clear_beyond
+from adapters.mlx.runtime.device import spare_bytes
 from adapters.mlx.sampling.sampled import Sampled
-from adapters.mlx.speculation.drafting import Propose
 from application.ports.compute import DecodeResult, Draft
 from domain.errors import ComputeFailed
 from domain.ids import SequenceId
@@ -31,12 +33,8 @@ class _Step(NamedTuple):
 class Decoder:
     """The decode steps of one model's sequences. Compute thread only."""
 
-    def __init__(
-        self, model: ModelDescription, forward: Forward, propose: Propose | None, clear_spare: Callable[[], None]
-    ) -> None:
-        """`propose`: the model's own drafter; None for none. `clear_spare`: returns freed memory to the system if
-        there is much of it."""
-        self._model, self._forward, self._propose, self._clear_spare = model, forward, propose, clear_spare
+    def __init__(self, model: ModelDescription, network: LoadedNetwork) -> None:
+        self._model, self._network, self._spare_bytes = model, network, spare_bytes()
 
     def step(self, rows: Sequence[Row], memory: MemoryShape, drafts: Mapping[SequenceId, Draft]) -> list[DecodeResult]:
         """Returns the next tokens of each row, in order. A row that failed has an error instead, and no group any more;
@@ -78,8 +76,8 @@ class Decoder:
         ]
         drafters = [draft.drafter for draft in given]
         depth, own = min(draft.depth for draft in given), self._model.own_drafter
-        if depth and self._propose is not None and own is not None and not all(found):
-            found, drafters = group.propose(self._propose, depth), [own] * len(given)
+        if depth and self._network.propose is not None and own is not None and not all(found):
+            found, drafters = group.propose(depth), [own] * len(given)
         valid = [self._valid(row, token_ids) for row, token_ids in zip(group.rows, found, strict=True)]
         width = min(map(len, valid))
         return [Draft(ids[:width], 0, drafter) for ids, drafter in zip(valid, drafters, strict=True)] if width else []
@@ -93,10 +91,10 @@ class Decoder:
         """Feeds the first token of rows without a group; returns the rows that have not failed."""
         new = [row for row in rows if row.group is None and row.failure is None]
         if new:  # frees the buffers of the end of a prompt, once its first token was reported
-            self._clear_spare()
+            clear_beyond(self._spare_bytes)
         for row in new:
             try:
-                DecodeGroup.start(self._forward, row)
+                DecodeGroup.start(self._network, row)
             except Exception as error:
                 row.failure = ComputeFailed(f"a decode step failed: {error}")
         return _without_failed(rows)

@@ -7,7 +7,7 @@ stored state reproducible. See `decoder` and `batch` for decoding and `caches` f
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import mlx.core as mx
 
@@ -15,9 +15,10 @@ from adapters.mlx.batch import Row
 from adapters.mlx.caches.leaves import Caches, detach_from_chunk, live_arrays, new_caches
 from adapters.mlx.caches.rows import cut_row, first_position, make_room_ahead
 from adapters.mlx.decoder import Decoder, groups_of, leave_groups
+from adapters.mlx.loaded_network import LoadedNetwork
 from adapters.mlx.memory import PeakMeter, begin_peak, peak_bytes
 from adapters.mlx.pooling import pool_rows
-from adapters.mlx.runtime.arrays import ChunkQueue, checked_tokens, clear_cache, evaluate_soon
+from adapters.mlx.runtime.arrays import ChunkQueue, checked_tokens, clear_beyond, clear_cache, evaluate_soon
 from adapters.mlx.runtime.device import spare_bytes
 from adapters.mlx.sampling.logit_rules import SamplerRow
 from adapters.mlx.sampling.sampled import score_chunk
@@ -71,13 +72,13 @@ class MlxModel:
         of captured state, by group. `runs_ahead`: a prefill chunk may be under way when `prefill` returns. `meter`:
         corrects the description's memory; None for one without a correction. `sight`: None for a model that does not
         see. `assembly.assemble` returns all of them."""
-        self._network: Any = network
+        self._network = LoadedNetwork(network)
         self._description = description
         self._num_logits = num_logits
         self._specs = specs
         self._rows: dict[SequenceId, Row] = {}
         self._left: dict[SequenceId, _LeftRow] = {}
-        self._decoder = Decoder(description, self._forward, getattr(network, "propose", None), self._clear_spare)
+        self._decoder = Decoder(description, self._network)
         self._num_steps = 0
         self._chunks = ChunkQueue(runs_ahead)
         self._meter = meter or PeakMeter(description.memory, runs_ahead=runs_ahead)
@@ -91,7 +92,7 @@ class MlxModel:
     def open(self, id: SequenceId) -> None:
         if id in self._rows:
             raise RuntimeError(f"sequence {id} is open already")
-        self._rows[id] = Row(id, new_caches(self._network))
+        self._rows[id] = Row(id, new_caches(self._network.module))
 
     def position(self, id: SequenceId) -> int:
         return self._rows[id].position
@@ -102,10 +103,10 @@ class MlxModel:
     def restore(self, id: SequenceId, position: int, blocks: Sequence[GroupPayloads], snapshot: GroupPayloads) -> None:
         row = self._rows[id]
         leave_groups([row])
-        self._rows[id] = row = row.of_prompt(id, new_caches(self._network))
+        self._rows[id] = row = row.of_prompt(id, new_caches(self._network.module))
         if position == 0:
             return
-        caches = new_caches(self._network)
+        caches = new_caches(self._network.module)
         try:
             restore_caches(caches, self._description.layout, self._specs, position, blocks, snapshot)
         except ComputeFailed:
@@ -126,7 +127,7 @@ class MlxModel:
         self._chunks.finish()
         features = self._sight.look(image)
         self._describe_memory()
-        self._clear_spare()
+        clear_beyond(self._spare_bytes)
         return features
 
     def prefill(
@@ -149,7 +150,7 @@ class MlxModel:
             self.close([id])
             raise ComputeFailed(f"prefill failed: {error}") from error
         row.position += len(token_ids)
-        self._clear_spare()
+        clear_beyond(self._spare_bytes)
         return scores
 
     def measured_prefill(self, id: SequenceId, token_ids: Sequence[int]) -> int:
@@ -216,12 +217,12 @@ class MlxModel:
     def pool(self, id: SequenceId, rows: Sequence[Sequence[int]], pooling: Pooling) -> Sequence[bytes]:
         row, vocab_size = self._row_of_prompt(id), self._description.vocab_size
         try:
-            return pool_rows(self._network, row.caches, rows, pooling, vocab_size)
+            return pool_rows(self._network.module, row.caches, rows, pooling, vocab_size)
         except Exception as error:
             self.close([id])
             raise ComputeFailed(f"pooling failed: {error}") from error
         finally:
-            self._clear_spare()
+            clear_beyond(self._spare_bytes)
 
     def capture_blocks(self, id: SequenceId, spans: Sequence[tuple[int, int]]) -> Sequence[GroupPayloads]:
         return copy_blocks(self._description.layout, self._held(id), spans)
@@ -277,7 +278,8 @@ class MlxModel:
         self._rows.clear()
         self._left.clear()
         self._chunks.drop()
-        self._network = self._sight = None
+        self._network.release()
+        self._sight = None
         clear_cache()
 
     def _row_of_prompt(self, id: SequenceId, token_ids: Sequence[int] | None = None) -> Row:
@@ -292,8 +294,8 @@ class MlxModel:
         make_room_ahead(row.caches, len(token_ids))
         seen = Pass(tokens, row.caches)
         if self._sight is not None and row.media:
-            seen = chunk_pass(self._network, self._sight.family, tokens, row, images)
-        logits = self._forward(*seen)[0]
+            seen = chunk_pass(self._network.module, self._sight.family, tokens, row, images)
+        logits = self._network.forward(*seen)[0]
         detach_from_chunk(row.caches)
         return logits
 
@@ -309,10 +311,6 @@ class MlxModel:
         memory = memory if self._sight is None else replace(memory, image=self._sight.cost)
         self._description = replace(self._description, memory=memory)
 
-    def _clear_spare(self) -> None:
-        if mx.get_cache_memory() > self._spare_bytes:
-            clear_cache()
-
     def _held(self, id: SequenceId) -> HeldRow:
         row = self._rows[id]
         if row.group is None:
@@ -320,10 +318,6 @@ class MlxModel:
         if not row.group.caches:
             raise ComputeFailed(f"the state of sequence {id} was lost: {row.failure}")
         return HeldRow(row.group.caches, row.group.rows.index(row), row.position)
-
-    def _forward(self, tokens: mx.array, caches: Caches, embeddings: mx.array | None = None) -> mx.array:
-        seen = {} if embeddings is None else {"input_embeddings": embeddings}
-        return cast(mx.array, self._network(tokens, cache=caches, **seen))
 
 
 @dataclass(frozen=True, slots=True)

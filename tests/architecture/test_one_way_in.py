@@ -41,8 +41,8 @@ def test_decoding_has_one_path() -> None:
         "Speculation.decode_model",
     ]
     assert list(callers("decode_model", "application/services/token_side")) == ["Speculation.decode"]
-    assert list(callers("_network", "adapters/mlx")) == ["MlxModel._forward"]
-    assert list(callers("_forward", "adapters/mlx")) == ["DecodeGroup._pass", "MlxModel._feed"]
+    assert list(callers("module", "adapters/mlx")) == ["LoadedNetwork.forward"]
+    assert list(callers("forward", "adapters/mlx")) == ["DecodeGroup._pass", "MlxModel._feed"]
     passes = {f"DecodeGroup.{name}" for name in ("verify", "_feed", "_undo")}
     assert set(callers("_pass", "adapters/mlx")) == passes
     for step in ("verify", "advance", "finish_step"):

@@ -43,6 +43,12 @@ def clear_cache() -> None:
     _computing(mx.clear_cache)
 
 
+def clear_beyond(num_bytes: int) -> None:
+    """Returns freed memory to the system if it is more than this. Raises DeviceFailed."""
+    if mx.get_cache_memory() > num_bytes:
+        clear_cache()
+
+
 def _computing(call: Callable[..., None], *arguments: object) -> None:
     try:
         call(*arguments)

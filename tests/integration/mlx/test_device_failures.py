@@ -16,6 +16,7 @@ from mlx_lm.models import llama
 from adapters.engine_process.engine import EngineProcess
 from adapters.mlx.caches.leaves import Caches, leaves
 from adapters.mlx.engine import MlxEngine
+from adapters.mlx.loaded_network import LoadedNetwork
 from adapters.mlx.loading.assembly import assemble
 from adapters.mlx.loading.network import ModelFacts
 from adapters.mlx.model import MlxModel
@@ -237,9 +238,9 @@ def test_all_streams_go_on_with_the_same_tokens(tmp_path: Path, monkeypatch: pyt
         store=StoreSettings(dir=str(tmp_path / "store"), quota=ByteSize(num_bytes=64 << 20)),
     )
     tiny = ModelSource(ModelId(str(folder)), str(folder))
-    num_passes, failing_pass, plain = 0, -1, cast(Any, MlxModel._forward)
+    num_passes, failing_pass, plain = 0, -1, cast(Any, LoadedNetwork.forward)
 
-    def forward(self: MlxModel, tokens: mx.array, caches: Caches, embeddings: mx.array | None = None) -> mx.array:
+    def forward(self: LoadedNetwork, tokens: mx.array, caches: Caches, embeddings: mx.array | None = None) -> mx.array:
         nonlocal num_passes
         num_passes += 1
         logits = plain(self, tokens, caches, embeddings)
@@ -253,7 +254,7 @@ def test_all_streams_go_on_with_the_same_tokens(tmp_path: Path, monkeypatch: pyt
 
         return play(make, model=tiny, salt=salt)
 
-    monkeypatch.setattr(MlxModel, "_forward", forward)
+    monkeypatch.setattr(LoadedNetwork, "forward", forward)
     calm = played("calm")
     num_calm = num_passes
     for number in range(scaled(3)):

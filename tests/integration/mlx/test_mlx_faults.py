@@ -301,7 +301,7 @@ def test_a_drafter_that_fails_ends_the_rows_of_its_batch_only(tmp_path: Path) ->
     before, errors = run(model, ids[:1], 2)
     assert (errors, before[ids[0]]) == ({}, expected[0][:2])
     start_greedy(model, ids[1], prompts[1])
-    model._network._step = failing
+    model._network.module._step = failing
     first, other = model.decode(ids, {ids[0]: Draft((), 3)})
     assert "drafting failed" in str(first.error)
     assert list(other.token_ids) == expected[1][:1]
