@@ -65,7 +65,7 @@ def build_store(settings: StoreSettings, events: EventSink, clock: Clock) -> Blo
         events.emit(StoreFault(f"open_{failure.failure.value}", str(failure), clock.now_ns()))
         if failure.failure not in {OpenFailure.BUSY, OpenFailure.VOLUME}:
             return None
-        return AwaitedStore(opens, partial(empty_store, settings), MemoryBlockStore(), failure, events, clock)
+        return AwaitedStore(opens, partial(empty_store, settings), failure, events, clock)
 
 
 def build_shared_store(settings: StoreSettings) -> SharedStore | None:

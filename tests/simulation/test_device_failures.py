@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from adapters.decorators.forwarding_store import ForwardingStore
 from adapters.engine_process import host
 from adapters.engine_process.engine import EngineProcess
 from adapters.engine_process.host import Hosted
@@ -42,6 +41,7 @@ from tests.support.engines.process.all_streams import (
 )
 from tests.support.engines.toy_prompts import prompt_of
 from tests.support.processes.hosted_child import HostedChild
+from tests.support.stores.forwarding_store import ForwardingStore
 
 DRAFTED = source(DRAFTING)
 CHUNKS = frozenset({"prefill", "start_decode"})

@@ -10,7 +10,6 @@ from threading import Thread
 
 import pytest
 
-from adapters.decorators.forwarding_store import ForwardingStore
 from adapters.fake.environment import FakeClock
 from adapters.memory.block_store import MemoryBlockStore
 from application.ports.block_store import PutOutcome
@@ -20,6 +19,7 @@ from domain.ids import GroupIndex
 from domain.prefix.index import PERSISTED, QUEUED, STORED
 from domain.prefix.record import Record, RecordKey
 from tests.support.stores.faulty_stores import PATIENCE_S, GatedStore
+from tests.support.stores.forwarding_store import ForwardingStore
 from tests.support.stores.stepped_writer import SteppedWriter
 from tests.support.stores.store_records import chain, keys_of, namespace_of, same, snapshot
 from tests.support.telemetry.recording import RecordingEvents

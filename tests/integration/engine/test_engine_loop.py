@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Sequence
 
-from adapters.decorators.forwarding_store import ForwardingStore
 from adapters.fake.engine import FakeEngine, FakeModels
 from adapters.fake.environment import FakeClock
 from adapters.fake.options import FakeOptions
@@ -27,6 +26,7 @@ from tests.support.engines.sync_engine import Inbox, SyncEngine, submission
 from tests.support.patience import PATIENCE_S
 from tests.support.processes.gate import Gate
 from tests.support.processes.lanes import InlineLane
+from tests.support.stores.forwarding_store import ForwardingStore
 from tests.support.stores.stepped_writer import DirectWriter
 from tests.support.telemetry.recording import RecordingEvents
 

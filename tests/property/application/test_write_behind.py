@@ -9,7 +9,6 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from adapters.decorators.forwarding_store import ForwardingStore
 from adapters.memory.block_store import MemoryBlockStore
 from application.ports.block_store import PutOutcome
 from application.services.prefix.indexes import Indexes
@@ -18,6 +17,7 @@ from domain.ids import BlockHash
 from domain.prefix.index import QUEUED, STORED
 from domain.prefix.record import BlockKey, Namespace, Record, RecordKey
 from tests.support.effort import drawn
+from tests.support.stores.forwarding_store import ForwardingStore
 from tests.support.stores.stepped_writer import SteppedWriter
 from tests.support.stores.store_records import chain, keys_of, namespace_of, same, snapshot
 

@@ -9,13 +9,13 @@ from random import Random
 from threading import Event, Lock
 from typing import Any
 
-from adapters.decorators.forwarding_store import ForwardingStore
 from adapters.memory.block_store import MemoryBlockStore
 from application.ports.block_store import BlockStore, EraseReport, NoteGone, PreparedPut, PutOutcome, StoreUsage
 from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
 from domain.prefix.record import Namespace, NamespaceInfo, Record, RecordKey
 from tests.support.patience import PATIENCE_S
+from tests.support.stores.forwarding_store import ForwardingStore
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""A block store that forwards every call to another one: decorators override only the methods that they change."""
+"""A block store that forwards every call to another one: fakes override only the methods that they change."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -50,7 +50,7 @@ class ForwardingStore:
         return self._store.put(records)
 
     def prepare(self, records: Sequence[Record]) -> PreparedPut:
-        """Prepares nothing: the result calls `put`, which decorators override."""
+        """Prepares nothing: the result calls `put`, which fakes override."""
         return partial(self.put, records)
 
     def delete(self, keys: Sequence[RecordKey]) -> int:
