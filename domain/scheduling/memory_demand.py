@@ -9,13 +9,20 @@ waiting    the next sequence, as preflight counts it (`needs.needed`)
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 from domain.ids import SequenceId
 from domain.memory.needs import Chunk, Load, needed, turn_bytes
 from domain.memory.pressure import StepDemand
 from domain.memory.shape import MemoryShape
-from domain.scheduling.sequence import ACTIVE, Phase
-from domain.scheduling.step_values import SequenceView
+from domain.scheduling.step_values import (
+    DecodingView,
+    PrefillingView,
+    PromptView,
+    RestoringView,
+    SequenceView,
+    WaitingView,
+)
 from domain.speculation.gain import MOST_ROWS
 
 GROWN_TOKENS = 256
@@ -25,7 +32,7 @@ RESERVE_TOKENS, RESERVE_SHARE = 768, 8
 """Tokens that are reserved for an answer, at least, and the divisor of its prompt, if that gives more. A sequence that
 grows further may have to be preempted."""
 
-Pair = tuple[SequenceView, MemoryShape]
+Row: TypeAlias = tuple[DecodingView, MemoryShape]
 
 
 def charge_bytes(shape: MemoryShape, num_prompt: int, num_new: int, chunk: int) -> int:
@@ -40,19 +47,20 @@ def demand_of(
     views: Sequence[SequenceView],
     shapes: Mapping[SequenceId, MemoryShape],
     chunk: int,
-    first: SequenceView | None,
+    first: WaitingView | None,
 ) -> StepDemand:
     """Returns what open sequences hold, and the demand of the next step. `chunk`: most tokens that it prefills.
     `first`: the next sequence to admit that has a shape; None: none waits."""
     known = [(view, shapes[view.id]) for view in views if view.id in shapes]
     # An image that no chunk may cut is a chunk, also where it is longer than others.
-    chunk = max([chunk, *(last - start for view, _ in known for start, last in view.whole)])
-    active = [(view, shape) for view, shape in known if view.phase in ACTIVE]
+    wholes = [view.whole for view, _ in known if isinstance(view, PromptView)]
+    chunk = max([chunk, *(last - start for whole in wholes for start, last in whole)])
+    active = [(view, shape) for view, shape in known if not isinstance(view, WaitingView)]
     held = [_held_bytes(view, shape, chunk) for view, shape in active]
-    rows = [pair for pair in active if pair[0].phase is Phase.DECODING]
-    prompts = [_next_chunk(view, shape, chunk) for view, shape in active if view.phase is not Phase.DECODING]
+    rows = [(view, shape) for view, shape in active if isinstance(view, DecodingView)]
+    prompts = [_next_chunk(view, shape, chunk) for view, shape in active if isinstance(view, PromptView)]
     # Neither a fetch nor a draft is a reason to preempt: the one can wait, and the other is left out.
-    begun = [_next_chunk(view, shape, chunk) for view, shape in active if view.phase is Phase.PREFILLING]
+    begun = [_next_chunk(view, shape, chunk) for view, shape in active if isinstance(view, PrefillingView)]
     plain = _decode_bytes([(replace(view, width=1), shape) for view, shape in rows])
     return StepDemand(
         state_bytes=sum(held),
@@ -62,11 +70,11 @@ def demand_of(
         waiting_bytes=0 if first is None else _waiting_bytes(first, shapes[first.id], prompts, chunk),
         waiting_has_bytes=0 if first is None or first.takes_over is None else first.takes_over.size_bytes,
         num_active=len(active),
-        num_computing=sum(view.phase is not Phase.RESTORING for view, _ in active),
+        num_computing=sum(not isinstance(view, RestoringView) for view, _ in active),
     )
 
 
-def _waiting_bytes(view: SequenceView, shape: MemoryShape, prompts: Sequence[Chunk], chunk: int) -> int:
+def _waiting_bytes(view: WaitingView, shape: MemoryShape, prompts: Sequence[Chunk], chunk: int) -> int:
     """Returns the memory that a waiting sequence needs beside the step of the others: its charge, or its prompt with
     the last chunk and the first decode step."""
     load = Load(view.num_prompt, chunk=chunk, is_scored=view.is_scored, images=view.unseen)
@@ -78,28 +86,30 @@ def _waiting_bytes(view: SequenceView, shape: MemoryShape, prompts: Sequence[Chu
 
 
 def _held_bytes(view: SequenceView, shape: MemoryShape, chunk: int) -> int:
-    if view.phase is Phase.RESTORING:
+    if isinstance(view, RestoringView):
         return view.takes_over.size_bytes if view.takes_over is not None else 0
-    if view.phase is Phase.DECODING:
+    if isinstance(view, DecodingView):
         ahead = shape.state_bytes(view.num_computed + GROWN_TOKENS)
         return max(min(ahead, view.charge_bytes), shape.state_bytes(view.num_computed + 1))
+    assert isinstance(view, PrefillingView)
     return _next_chunk(view, shape, chunk).held_bytes
 
 
-def _next_chunk(view: SequenceView, shape: MemoryShape, chunk: int) -> Chunk:
-    length = max(0, min(chunk, view.num_prompt - view.num_computed))
-    return Chunk(shape, length, view.num_computed + length, chunk, view.is_scored, view.unseen)
+def _next_chunk(view: PromptView, shape: MemoryShape, chunk: int) -> Chunk:
+    start = view.num_computed if isinstance(view, PrefillingView) else 0
+    length = max(0, min(chunk, view.num_prompt - start))
+    return Chunk(shape, length, start + length, chunk, view.is_scored, view.unseen)
 
 
-def _decode_bytes(rows: Sequence[Pair]) -> int:
+def _decode_bytes(rows: Sequence[Row]) -> int:
     """Returns the bytes of one decode step; the rows of a model are as long as the longest of them, and compute as many
     tokens as the longest draft."""
-    by_shape: dict[MemoryShape, list[SequenceView]] = {}
+    by_shape: dict[MemoryShape, list[DecodingView]] = {}
     for view, shape in rows:
         by_shape.setdefault(shape, []).append(view)
     return sum(_step_bytes(shape, views) for shape, views in by_shape.items())
 
 
-def _step_bytes(shape: MemoryShape, views: Sequence[SequenceView]) -> int:
+def _step_bytes(shape: MemoryShape, views: Sequence[DecodingView]) -> int:
     width = max(view.width for view in views) if len(views) <= MOST_ROWS else 1
     return shape.decode_bytes(len(views), max(view.num_computed for view in views) + width, width)

@@ -32,16 +32,19 @@ from typing import TypeAlias
 from domain.chunking import PLAIN, Chunking
 from domain.ids import BlockHash, SequenceId
 from domain.priority import Priority
-from domain.scheduling.sequence import ACTIVE, WAITING, Phase
 from domain.scheduling.step_values import (
     UNBOUNDED,
     UNPACED,
+    DecodingView,
     PrefillChunk,
+    PrefillingView,
+    RestoringView,
     SequenceView,
     StepBudget,
     StepLimits,
     StepPace,
     StepPlan,
+    WaitingView,
 )
 
 Span: TypeAlias = tuple[int, int]
@@ -69,7 +72,7 @@ def plan_step(
     return StepPlan(
         admit=admit,
         prefill=prefill,
-        decode=tuple(sequence.id for sequence in sequences if sequence.phase is Phase.DECODING),
+        decode=tuple(sequence.id for sequence in sequences if isinstance(sequence, DecodingView)),
         preempt=preempt,
         num_waited={**_count_waits(staying, admit, prefill), **dict.fromkeys(preempt, 0)},
         admitted_bytes=taken,
@@ -77,17 +80,17 @@ def plan_step(
     )
 
 
-def admission_order(sequences: Sequence[SequenceView], limits: StepLimits) -> list[SequenceView]:
+def admission_order(sequences: Sequence[SequenceView], limits: StepLimits) -> list[WaitingView]:
     """Returns the waiting sequences that follow none, next to admit first."""
-    waiting = [view for view in sequences if view.phase in WAITING and not is_following(view, sequences)]
-    return sorted(waiting, key=lambda view: (_is_deferred(view, limits), view.phase is not Phase.PREEMPTED))
+    waiting = [view for view in sequences if isinstance(view, WaitingView) and not is_following(view, sequences)]
+    return sorted(waiting, key=lambda view: (_is_deferred(view, limits), not view.is_preempted))
 
 
-def is_following(view: SequenceView, sequences: Sequence[SequenceView]) -> bool:
+def is_following(view: WaitingView, sequences: Sequence[SequenceView]) -> bool:
     """Returns whether a queued sequence waits for a running prefill of at least its priority. A sequence that waits for
     its grammar or for memory makes no progress, and one that left the batch does not run."""
     owner = next((one for one in sequences if one.id == view.follows), None) if view.follows is not None else None
-    if owner is None or owner.phase not in (Phase.RESTORING, Phase.PREFILLING) or owner.is_held:
+    if not isinstance(owner, RestoringView | PrefillingView) or (isinstance(owner, RestoringView) and owner.is_held):
         return False
     return owner.priority is Priority.INTERACTIVE or view.priority is Priority.BATCH
 
@@ -124,7 +127,7 @@ def _plan_preemption(
     sequences: Sequence[SequenceView], limits: StepLimits, budget: StepBudget
 ) -> tuple[SequenceId, ...]:
     left = budget.preempt_bytes
-    active = [sequence for sequence in sequences if sequence.phase in ACTIVE]
+    active = [sequence for sequence in sequences if not isinstance(sequence, WaitingView)]
     victims = sorted(
         reversed(active),
         key=lambda view: (view.num_preempted >= limits.max_preemptions, view.priority is Priority.INTERACTIVE),
@@ -145,16 +148,16 @@ def _plan_admission(
     if not budget.admits:
         return (), 0
     room, taken, admit, gone = budget.room_bytes, 0, list[SequenceId](), set(budget.evicted)
-    places, begun = limits.max_batch - sum(sequence.phase in ACTIVE for sequence in sequences), set[BlockHash]()
+    num_active, begun = sum(not isinstance(sequence, WaitingView) for sequence in sequences), set[BlockHash]()
     for view in admission_order(sequences, limits):
-        if len(admit) >= places:
+        if num_active + len(admit) >= limits.max_batch:
             break
         if not view.is_looked_up or view.next_block in begun:
             continue
         state = view.takes_over.state if view.takes_over is not None else None
         wanted = view.charge_bytes if state in gone else view.wanted_bytes
         if room is not None and wanted > room:
-            if view.phase is Phase.PREEMPTED or view.num_waited >= limits.patience:
+            if view.is_preempted or view.num_waited >= limits.patience:
                 break
             continue
         admit.append(view.id)
@@ -168,8 +171,8 @@ def _plan_admission(
 
 def _plan_prefill(sequences: Sequence[SequenceView], limits: StepLimits, pace: StepPace) -> tuple[PrefillChunk, ...]:
     """Returns the next turn; empty while no prompt is open, or running streams still have to get their share."""
-    prompts = [view for view in sequences if view.phase is Phase.PREFILLING and not _is_blocked(view, limits)]
-    if not prompts or (_owes_decoding(limits, pace) and any(view.phase is Phase.DECODING for view in sequences)):
+    prompts = [view for view in sequences if isinstance(view, PrefillingView) and not _is_blocked(view, limits)]
+    if not prompts or (_owes_decoding(limits, pace) and any(isinstance(view, DecodingView) for view in sequences)):
         return ()
     by_rest = sorted(prompts, key=lambda view: (view.priority is Priority.BATCH, view.num_prompt - view.num_computed))
     longest = max(prompts, key=lambda view: view.num_waited)
@@ -180,7 +183,7 @@ def _plan_prefill(sequences: Sequence[SequenceView], limits: StepLimits, pace: S
     return chunks + _fill([longest], limits, 0)
 
 
-def _fill(prompts: Sequence[SequenceView], limits: StepLimits, budget: int) -> tuple[PrefillChunk, ...]:
+def _fill(prompts: Sequence[PrefillingView], limits: StepLimits, budget: int) -> tuple[PrefillChunk, ...]:
     """Returns chunk after chunk, prompt by prompt, as long as they fit into `budget` tokens; one chunk if that is 0. A
     token of a prompt whose chunks are shorter than the grid takes the more of the budget."""
     chunks: list[PrefillChunk] = []
@@ -202,13 +205,13 @@ def _fill(prompts: Sequence[SequenceView], limits: StepLimits, budget: int) -> t
     return tuple(chunks)
 
 
-def _next_end(view: SequenceView, start: int, limits: StepLimits) -> int:
+def _next_end(view: PrefillingView, start: int, limits: StepLimits) -> int:
     if view.pass_tokens:
         return min(start + view.pass_tokens, view.num_prompt)
     return next_prompt_chunk(start, view.num_prompt, limits, view.stops, view.whole, view.chunking)
 
 
-def _is_blocked(view: SequenceView, limits: StepLimits) -> bool:
+def _is_blocked(view: PrefillingView, limits: StepLimits) -> bool:
     """Returns whether the next chunk has to wait for an image."""
     return view.blocked_at is not None and _next_end(view, view.num_computed, limits) > view.blocked_at
 
@@ -217,11 +220,11 @@ def _holds_turn(
     sequences: Sequence[SequenceView], admitted: Sequence[SequenceId], limits: StepLimits, pace: StepPace
 ) -> bool:
     """Returns whether a prompt shorter than the rest of every open one is not restored yet."""
-    rests = [view.num_prompt - view.num_computed for view in sequences if view.phase is Phase.PREFILLING]
+    rests = [view.num_prompt - view.num_computed for view in sequences if isinstance(view, PrefillingView)]
     return pace.num_held < limits.max_held and any(
         view.num_prompt < min(rests, default=0)
         for view in sequences
-        if view.id in admitted or view.phase is Phase.RESTORING
+        if isinstance(view, RestoringView) or (isinstance(view, WaitingView) and view.id in admitted)
     )
 
 
@@ -243,10 +246,11 @@ def _count_waits(
     changes = dict.fromkeys([*admit, *served], 0)
     num_passed = 0
     for view in reversed(sequences):
-        if view.phase is Phase.PREFILLING and served and view.id not in served and view.blocked_at is None:
-            changes[view.id] = view.num_waited + 1
+        if isinstance(view, PrefillingView):
+            if served and view.id not in served and view.blocked_at is None:
+                changes[view.id] = view.num_waited + 1
         elif view.id in admit:
             num_passed += 1
-        elif view.phase in WAITING and num_passed:
+        elif isinstance(view, WaitingView) and num_passed:
             changes[view.id] = view.num_waited + num_passed
     return changes

@@ -16,8 +16,7 @@ from enum import Enum
 from domain.errors import MemoryBusy
 from domain.ids import BlockHash, SequenceId
 from domain.scheduling.plan_step import is_following
-from domain.scheduling.sequence import ACTIVE, Phase
-from domain.scheduling.step_values import SequenceView, StepLimits, StepPlan
+from domain.scheduling.step_values import SequenceView, StepLimits, StepPlan, WaitingView
 
 
 class WaitReason(Enum):
@@ -79,20 +78,21 @@ class QueueWaits:
 def wait_reasons(sequences: Sequence[SequenceView], limits: StepLimits, plan: StepPlan) -> dict[SequenceId, WaitReason]:
     """The reasons of all sequences that this plan leaves in the queue. A preempted sequence has none, because its
     stream is open, unless nothing is computed whose end could let it resume."""
-    num_active = sum(view.phase in ACTIVE for view in sequences)
+    waiting = [view for view in sequences if isinstance(view, WaitingView)]
+    num_active = len(sequences) - len(waiting)
     is_full = num_active + len(plan.admit) >= limits.max_batch
     reason = WaitReason.PLACE if is_full else WaitReason.MEMORY
     admitted = set(plan.admit)
-    begun = {view.next_block for view in sequences if view.id in admitted and view.next_block is not None}
-    waiting = (Phase.QUEUED,) if num_active or admitted else (Phase.QUEUED, Phase.PREEMPTED)
+    begun = {view.next_block for view in waiting if view.id in admitted and view.next_block is not None}
+    is_computing = num_active or admitted
     return {
         view.id: WaitReason.PREFIX if _waits_for_prefix(view, sequences, begun) else reason
-        for view in sequences
-        if view.phase in waiting and view.id not in admitted and (view.is_looked_up or is_full)
+        for view in waiting
+        if view.id not in admitted and (view.is_looked_up or is_full) and not (view.is_preempted and is_computing)
     }
 
 
-def _waits_for_prefix(view: SequenceView, sequences: Sequence[SequenceView], begun: Collection[BlockHash]) -> bool:
+def _waits_for_prefix(view: WaitingView, sequences: Sequence[SequenceView], begun: Collection[BlockHash]) -> bool:
     """Returns whether it follows another sequence. `begun`: the first blocks that the sequences admitted in this step
     will compute."""
     return view.next_block in begun or is_following(view, sequences)

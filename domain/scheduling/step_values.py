@@ -1,13 +1,12 @@
 """The input and output of `plan_step`: values, and the clock that measures the last steps."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 
 from domain.chunking import PLAIN, Chunking
 from domain.ids import BlockHash, SequenceId
 from domain.memory.shape import ImageSizes
 from domain.priority import Priority
-from domain.scheduling.sequence import Phase
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,50 +42,87 @@ class TakeOver:
 
 @dataclass(frozen=True, slots=True)
 class SequenceView:
-    """The planner's view of one sequence; the engine lists them in order of arrival.
+    """The planner's view of one sequence, of one type for each phase; the engine lists them in order of arrival.
 
-    `stops`: ascending positions at which prefill must pause. While prefilling, `num_computed < num_prompt`; the prompt
-    of a preempted sequence includes its output. `charge_bytes`: memory at its longest once it is admitted, given back
-    when it is preempted; 0: unknown. `num_waited`: how often another sequence was admitted before it though it arrived
-    later, or had a prefill turn, since it last made progress. `is_scored`: logits of every prompt token are computed.
-    `pass_tokens`: what is left are rows of a pooled request, so many tokens in a chunk; 0: it is a prompt. `unseen`:
-    images that the model's tower has yet to pass over. `whole`: those inside which no chunk may end, as [start, end).
-    `chunking`: the rule of the model's chunks.
+        WaitingView ──► RestoringView ──► PrefillingView ──► DecodingView
 
-    While waiting: `is_looked_up`: its start is known. `takes_over`: the state it starts from, also while restoring; the
-    first of several that is admitted gets it, and it may be evicted before. `follows`: the running sequence that
-    computes more of the same prompt. `next_block`: the hash of the first block that it would compute itself, or of what
-    is left of its prompt. While restoring: `is_held`: it waits for room to fetch into, or for its grammar. While
-    prefilling: `blocked_at`: no chunk may reach beyond, because an image there is not prepared. While decoding:
-    `width`: the most tokens of it that a step computes: one, and a draft's.
+    `charge_bytes`: memory at its longest once it is admitted, given back when it is preempted; 0: unknown.
+    `num_waited`: how often another sequence was admitted before it though it arrived later, or had a prefill turn,
+    since it last made progress.
     """
 
     id: SequenceId
-    phase: Phase
-    num_computed: int
-    num_prompt: int
-    stops: tuple[int, ...] = ()
+    _: KW_ONLY
     charge_bytes: int = 0
     priority: Priority = Priority.INTERACTIVE
     num_waited: int = 0
     num_preempted: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptView(SequenceView):
+    """A sequence before its first token, or the next one after a preemption.
+
+    `num_prompt`: tokens to prefill; the prompt of a preempted sequence includes its output. `is_scored`: logits of
+    every prompt token are computed. `unseen`: images that the model's tower has yet to pass over. `whole`: those inside
+    which no chunk may end, as [start, end).
+    """
+
+    num_prompt: int
     is_scored: bool = False
-    pass_tokens: int = 0
+    unseen: ImageSizes = ImageSizes()
+    whole: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingView(PromptView):
+    """A sequence that waits for admission. `is_looked_up`: its start is known. `takes_over`: the state it starts from;
+    the first of several that is admitted gets it, and it may be evicted before. `follows`: the running sequence that
+    computes more of the same prompt. `next_block`: the hash of the first block that it would compute itself, or of
+    what is left of its prompt."""
+
+    is_preempted: bool = False
     is_looked_up: bool = True
     takes_over: TakeOver | None = None
     follows: SequenceId | None = None
     next_block: BlockHash | None = None
-    is_held: bool = False
-    width: int = 1
-    unseen: ImageSizes = ImageSizes()
-    whole: tuple[tuple[int, int], ...] = ()
-    blocked_at: int | None = None
-    chunking: Chunking = PLAIN
 
     @property
     def wanted_bytes(self) -> int:
         """The charge beyond the state that it takes over."""
         return self.charge_bytes if self.takes_over is None else max(0, self.charge_bytes - self.takes_over.size_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoringView(PromptView):
+    """An admitted sequence without a state yet. `takes_over`: the state it starts from. `is_held`: it waits for room to
+    fetch into, or for its grammar."""
+
+    takes_over: TakeOver | None = None
+    is_held: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefillingView(PromptView):
+    """A sequence whose state covers `num_computed < num_prompt` tokens. `stops`: ascending positions at which prefill
+    must pause. `pass_tokens`: what is left are rows of a pooled request, this number of tokens in a chunk; 0: it is a
+    prompt. `blocked_at`: no chunk may reach beyond, because an image there is not prepared. `chunking`: the rule of the
+    model's chunks."""
+
+    num_computed: int = 0
+    stops: tuple[int, ...] = ()
+    pass_tokens: int = 0
+    blocked_at: int | None = None
+    chunking: Chunking = PLAIN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodingView(SequenceView):
+    """A sequence whose state covers `num_computed` tokens, output included. `width`: the most tokens of it that a step
+    computes: one, and a draft's."""
+
+    num_computed: int
+    width: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,7 @@ from random import Random
 
 from domain.ids import SequenceId
 from domain.memory.shape import MemoryShape
-from domain.scheduling.sequence import WAITING
-from domain.scheduling.step_values import SequenceView, StepBudget, StepLimits
+from domain.scheduling.step_values import SequenceView, StepBudget, StepLimits, WaitingView
 from tests.support.engines.guards import UnboundedGuard
 
 MAX_ALONE = 2
@@ -37,7 +36,7 @@ class ScriptedGuard(UnboundedGuard):
     def budget(self, views: Sequence[SequenceView], shapes: Mapping[SequenceId, MemoryShape]) -> StepBudget:
         assert shapes.keys() == {view.id for view in views}
         random = self._random
-        active = [view for view in views if view.phase not in WAITING]
+        active = [view for view in views if not isinstance(view, WaitingView)]
         self._pause = self._pause - 1 if self._pause else random.choice((0,) * 30 + (1, 20))
         return StepBudget(
             room_bytes=max(0, self._total_bytes - sum(view.charge_bytes for view in active)),

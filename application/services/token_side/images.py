@@ -19,7 +19,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Container
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from application.events import ImageSeen, ImagesMatched
 from application.ports.compute import NO_IMAGES, Images, LoadedModel, PromptScores
@@ -30,13 +30,16 @@ from domain.ids import ModelId, RequestId, SequenceId
 from domain.memory.shape import ImageSizes
 from domain.prefix.prompt_content import MediaSpan
 from domain.request.stream import TokenLogprob
-from domain.scheduling.step_values import SequenceView
+from domain.scheduling.step_values import PrefillingView, PromptView
 
 MAX_KEPT_BYTES = 256 << 20
 """Features that are kept beside those in use: some 60 images of 1,000 tokens for a model of 2,048 dimensions."""
 
 Key: TypeAlias = tuple[ModelId, str, bytes, int]
 """Model, salt of the request, digest of a span, and how often the prefix cache was cleared before the request."""
+
+
+V = TypeVar("V", bound=PromptView)
 
 
 @dataclass(slots=True)
@@ -166,18 +169,21 @@ class SequenceImages:
                 found[at - start] = None
         return tuple(found)
 
-    def added_to(self, view: SequenceView, model: LoadedModel | None) -> SequenceView:
+    def added_to(self, view: V, model: LoadedModel | None) -> V:
         """Returns the planner's view of the sequence with its images."""
-        ahead = [span for span in self._media if span.end > view.num_computed]
+        position = view.num_computed if isinstance(view, PrefillingView) else 0
+        ahead = [span for span in self._media if span.end > position]
         unseen = [span for span in ahead if not self._images.has_features(self._key(span.digest))]
-        ready = {digest for digest, image in self._used.items() if image.is_ready}
         is_whole = model is not None and model.description.image_is_whole
-        return replace(
-            view,
-            unseen=ImageSizes.of([span.length for span in unseen], self._images.ahead_tokens),
-            whole=tuple([(span.start, span.end) for span in self._media]) if is_whole else (),
-            blocked_at=next((max(view.num_computed, span.start) for span in ahead if span.digest not in ready), None),
+        sizes = ImageSizes.of([span.length for span in unseen], self._images.ahead_tokens)
+        view = replace(
+            view, unseen=sizes, whole=tuple([(one.start, one.end) for one in self._media]) if is_whole else ()
         )
+        if isinstance(view, PrefillingView):
+            ready = {digest for digest, image in self._used.items() if image.is_ready}
+            blocked_at = next((max(position, span.start) for span in ahead if span.digest not in ready), None)
+            view = replace(view, blocked_at=blocked_at)
+        return view
 
     def move_to(self, position: int) -> None:
         """Asks for the images that `position` comes near to, and gives back those before it."""

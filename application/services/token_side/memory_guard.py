@@ -25,8 +25,7 @@ from domain.memory.pressure import Level, Relief, StepDemand, hot_budget, live_b
 from domain.memory.shape import MemoryShape
 from domain.scheduling.memory_demand import charge_bytes, demand_of
 from domain.scheduling.plan_step import admission_order
-from domain.scheduling.sequence import WAITING, Phase
-from domain.scheduling.step_values import SequenceView, StepBudget, StepLimits
+from domain.scheduling.step_values import DecodingView, SequenceView, StepBudget, StepLimits, WaitingView
 
 AHEAD_SHARE = 16
 """Prefixes that are fetched for queued sequences may take this fraction (one divided by it) of all memory."""
@@ -139,7 +138,7 @@ class MemoryGuard:
         if self._shrink_kept(ledger, limits, demand, first):
             ledger = self._readings.measured(self._counted(demand), demand)
         before = self._relief
-        may_hold = self._num_held < HELD_STEPS and all(view.phase is not Phase.DECODING for view in views)
+        may_hold = self._num_held < HELD_STEPS and not any(isinstance(view, DecodingView) for view in views)
         self._relief = relieve(ledger, limits, demand, is_paused=not before.admits, may_hold=may_hold)
         self._num_held = self._num_held + 1 if self._relief.is_held else 0
         self._report_changes(before, ledger)
@@ -168,7 +167,7 @@ class MemoryGuard:
         beside what lies between the high mark and the hard one. The high mark is the bound because kept prefixes fill
         memory up to it on a server that has run for a while."""
         is_below = max(ledger.used_bytes, self._readings.reading.used_bytes or 0) <= limits.high_bytes
-        is_steady = self.level <= Level.LEAN and all(view.phase is Phase.DECODING for view in views)
+        is_steady = self.level <= Level.LEAN and all(isinstance(view, DecodingView) for view in views)
         self._num_lasting = LASTING_STEPS if is_below and is_steady else 0
         return self._num_lasting
 
@@ -191,7 +190,7 @@ class MemoryGuard:
     # ---- relief -------------------------------------------------------------------------------------------
 
     def _shrink_kept(
-        self, ledger: MemoryLedger, limits: MemoryLimits, demand: StepDemand, first: SequenceView | None
+        self, ledger: MemoryLedger, limits: MemoryLimits, demand: StepDemand, first: WaitingView | None
     ) -> int:
         """Evicts features and live states that have no room, then sets the hot tier's budget. Returns the bytes given
         back. A state that the next sequence takes over is spared."""
@@ -238,10 +237,12 @@ class MemoryGuard:
 
     def _evicted(self, views: Sequence[SequenceView]) -> frozenset[SequenceId]:
         """Returns the states that queued sequences are to take over by their views, and that were evicted since."""
-        wanted = {view.takes_over.state for view in views if view.takes_over is not None and view.phase in WAITING}
-        return frozenset(id for id in wanted if not self._live.has(id))
+        found = [
+            view.takes_over.state for view in views if isinstance(view, WaitingView) and view.takes_over is not None
+        ]
+        return frozenset(id for id in found if not self._live.has(id))
 
-    def _is_forced(self, demand: StepDemand, first: SequenceView | None) -> bool:
+    def _is_forced(self, demand: StepDemand, first: WaitingView | None) -> bool:
         """Returns whether no sequence could make room for the next one, so that it is admitted whatever it is charged
         and runs as far as it gets."""
         # Preflight let it pass, so only an estimate or a reading can be in the way, and no wait changes either.

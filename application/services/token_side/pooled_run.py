@@ -20,8 +20,7 @@ from domain.id_row import IdRow
 from domain.prefix.explanation import Explanation
 from domain.request.request import FinishReason
 from domain.request.stream import Pooled, PrefillProgress
-from domain.scheduling.sequence import Phase
-from domain.scheduling.step_values import PrefillChunk, SequenceView
+from domain.scheduling.step_values import PrefillChunk, PrefillingView, PromptView, SequenceView
 
 
 class PooledRun(SequenceRun):
@@ -37,9 +36,12 @@ class PooledRun(SequenceRun):
     def view(self) -> SequenceView:
         view, start, num_tokens = super().view(), self._num_prompt, len(self._next()) * len(self._next()[0])
         num_left = max(num_tokens, self._ends[-1] - self._ends[self._num_done])
-        if view.phase is Phase.PREFILLING and view.num_computed == start:
+        if isinstance(view, PrefillingView) and view.num_computed == start:
             return replace(view, num_prompt=start + num_left, pass_tokens=num_tokens)
-        return replace(view, num_prompt=start + num_tokens, stops=(*view.stops, start))
+        if isinstance(view, PrefillingView):
+            return replace(view, num_prompt=start + num_tokens, stops=(*view.stops, start))
+        assert isinstance(view, PromptView), "a pooled request does not decode"
+        return replace(view, num_prompt=start + num_tokens)
 
     def charge(self, guard: MemoryGuard) -> None:
         super().charge(guard)

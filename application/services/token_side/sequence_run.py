@@ -11,6 +11,7 @@ Every method may raise; the engine loop turns that into the end of this sequence
 """
 
 from functools import partial
+from typing import Any
 
 from application.events import DecodeStarted, FirstToken, PrefillChunkComputed, RequestAdmitted, RequestPreempted
 from application.ports.compute import DecodeResult, DecodeStart, Images, LoadedModel, PromptScores
@@ -32,7 +33,15 @@ from domain.prefix.explanation import Explanation, StopReason
 from domain.request.request import FinishReason, Usage, choice_id, choice_seed
 from domain.request.stream import Admitted, PrefillProgress, PromptLogprobs
 from domain.scheduling.sequence import Phase, Sequence
-from domain.scheduling.step_values import PrefillChunk, SequenceView
+from domain.scheduling.step_values import (
+    DecodingView,
+    PrefillChunk,
+    PrefillingView,
+    PromptView,
+    RestoringView,
+    SequenceView,
+    WaitingView,
+)
 from domain.speculation.gain import WIDTHS
 
 CLOSE_TRIES = 2
@@ -96,27 +105,38 @@ class SequenceRun:
     def view(self) -> SequenceView:
         """Returns the planner's view."""
         sequence = self.sequence
-        cache = self.cache if sequence.phase is not Phase.DECODING else None
-        view = SequenceView(
-            sequence.id,
-            sequence.phase,
-            sequence.position,
-            len(sequence.fed_ids),
-            cache.stops if cache is not None else (),
-            charge_bytes=self.charge_bytes,
-            priority=self.submission.priority,
-            num_waited=self.num_waited,
-            num_preempted=sequence.num_preempted,
-            is_scored=self._num_scored_tops() is not None,
-            is_looked_up=cache is None or cache.is_looked_up,
-            takes_over=cache.takes_over if cache is not None else None,
-            follows=cache.follows if cache is not None else None,
-            next_block=cache.next_block if cache is not None else None,
-            is_held=sequence.phase is Phase.RESTORING and (not self._is_compiled() or self.cache.is_waiting),
-            width=1 if self.drafts is None else WIDTHS[-1],
-            chunking=self._model.description.chunking if self._model is not None else PLAIN,
+        charge: dict[str, Any] = {
+            "charge_bytes": self.charge_bytes,
+            "priority": self.submission.priority,
+            "num_waited": self.num_waited,
+            "num_preempted": sequence.num_preempted,
+        }
+        if sequence.phase is Phase.DECODING:
+            width = 1 if self.drafts is None else WIDTHS[-1]
+            return DecodingView(self.id, num_computed=sequence.position, width=width, **charge)
+        view = self._prompt_view(
+            charge | {"num_prompt": len(sequence.fed_ids), "is_scored": self._num_scored_tops() is not None}
         )
-        return view if cache is None or not self.submission.prompt.media else self.images.added_to(view, self._model)
+        return self.images.added_to(view, self._model) if self.submission.prompt.media else view
+
+    def _prompt_view(self, facts: dict[str, Any]) -> PromptView:
+        cache = self.cache
+        if self.phase is Phase.PREFILLING:
+            chunking = self._model.description.chunking if self._model is not None else PLAIN
+            num_computed = self.sequence.num_computed
+            return PrefillingView(self.id, num_computed=num_computed, stops=cache.stops, chunking=chunking, **facts)
+        if self.phase is Phase.RESTORING:
+            is_held = not self._is_compiled() or cache.is_waiting
+            return RestoringView(self.id, takes_over=cache.takes_over, is_held=is_held, **facts)
+        return WaitingView(
+            self.id,
+            is_preempted=self.phase is Phase.PREEMPTED,
+            is_looked_up=cache.is_looked_up,
+            takes_over=cache.takes_over,
+            follows=cache.follows,
+            next_block=cache.next_block,
+            **facts,
+        )
 
     def usage(self) -> Usage:
         """Returns the token counts without those of drafts, which go out with the tokens."""

@@ -19,6 +19,7 @@ from domain.scheduling.plan_step import is_following, plan_step
 from domain.scheduling.queue_waits import QueueWaits, WaitReason
 from domain.scheduling.sequence import Phase
 from domain.scheduling.step_values import SequenceView, StepLimits
+from tests.support.engines.sequence_views import view_of
 from tests.support.engines.stepped_engine import BLOCK, GRID, SteppedEngine
 from tests.support.processes.held_workers import HeldWorkers
 from tests.support.text.toy_constraints import FakeCompiler
@@ -120,11 +121,11 @@ def test_who_compiles_a_grammar_is_followed_by_nobody() -> None:
     engine.run()
 
 
-def view(id: int, phase: Phase, **changes: Any) -> SequenceView:
-    return SequenceView(SequenceId(id), phase, 0, 500, **changes)
+def view(id: int, phase: Phase, **changes: Any) -> Any:
+    return view_of(id, phase, 500, **changes)
 
 
-def following(owner: SequenceView, **changes: Any) -> Sequence[SequenceView]:
+def following(owner: SequenceView, **changes: Any) -> Sequence[Any]:
     return owner, view(2, Phase.QUEUED, follows=owner.id, **changes)
 
 
@@ -143,7 +144,7 @@ def following(owner: SequenceView, **changes: Any) -> Sequence[SequenceView]:
     ],
 )
 def test_only_a_running_prefill_of_at_least_the_same_priority_is_waited_for(
-    views: Sequence[SequenceView], follows: bool
+    views: Sequence[Any], follows: bool
 ) -> None:
     plan = plan_step(views, StepLimits(4, GRID, GRID))
     assert is_following(views[-1], views) == follows

@@ -12,8 +12,7 @@ from domain.memory.shape import MemoryShape, StepCost
 from domain.prefix.fingerprint import Fingerprint
 from domain.prefix.prompt_content import BlockGrid
 from domain.scheduling.plan_step import next_prompt_chunk, plan_step
-from domain.scheduling.sequence import Phase
-from domain.scheduling.step_values import PrefillChunk, SequenceView, StepLimits
+from domain.scheduling.step_values import PrefillChunk, PrefillingView, StepLimits
 
 LIMITS = StepLimits(8, 2048, 2048, max_last_chunk=64)
 rules = st.builds(Chunking, st.sampled_from(GRIDS), st.integers(1 << 16, DEEP_PAIRS))
@@ -80,11 +79,11 @@ def test_the_estimate_counts_every_chunk_and_never_falls(
 
 def test_a_turn_is_one_chunk_of_a_slow_model_and_several_prompts_of_a_fast_one() -> None:
     slow, deep = Chunking(512), Chunking(2048, DEEP_PAIRS)
-    views = [SequenceView(SequenceId(at), Phase.PREFILLING, 0, 60, chunking=PLAIN) for at in (1, 2)]
+    views = [PrefillingView(SequenceId(at), num_prompt=60, chunking=PLAIN) for at in (1, 2)]
     assert len(plan_step(views, LIMITS).prefill) == 2
-    view = SequenceView(SequenceId(3), Phase.PREFILLING, 512, 9000, chunking=slow)
+    view = PrefillingView(SequenceId(3), num_computed=512, num_prompt=9000, chunking=slow)
     assert plan_step([view], LIMITS).prefill == (PrefillChunk(view.id, 512, 1024),)
-    view = SequenceView(SequenceId(4), Phase.PREFILLING, 131_072, 200_000, chunking=deep)
+    view = PrefillingView(SequenceId(4), num_computed=131_072, num_prompt=200_000, chunking=deep)
     assert plan_step([view], LIMITS).prefill == (PrefillChunk(view.id, 131_072, 131_584),)
 
 

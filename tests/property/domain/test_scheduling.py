@@ -10,17 +10,21 @@ from hypothesis import strategies as st
 from domain.ids import SequenceId
 from domain.priority import Priority
 from domain.scheduling.plan_step import next_prompt_chunk, plan_step
-from domain.scheduling.sequence import WAITING, Phase
+from domain.scheduling.sequence import Phase
 from domain.scheduling.step_values import (
+    DecodingView,
     PrefillChunk,
-    SequenceView,
+    PrefillingView,
+    RestoringView,
     StepBudget,
     StepClock,
     StepLimits,
     StepPace,
     StepPlan,
     TakeOver,
+    WaitingView,
 )
+from tests.support.engines.sequence_views import moved, view_of
 
 GRID = 16
 ROOM = 150
@@ -30,7 +34,9 @@ ROOM = 150
 class Life:
     """A sequence as the engine would move it along. `num_rows`: tokens of the rows that are left behind its prompt."""
 
-    view: SequenceView
+    view: Any
+    num_prompt: int
+    stops: tuple[int, ...]
     arrival: int
     num_to_decode: int
     num_rows: int
@@ -82,7 +88,9 @@ class Run:
         self.lives: list[Life] = []
         self.waiting = [
             Life(
-                SequenceView(SequenceId(index), Phase.QUEUED, 0, end, stops, charge_bytes=end, priority=priority),
+                view_of(index, Phase.QUEUED, end, charge_bytes=end, priority=priority),
+                end,
+                stops,
                 arrival,
                 num_to_decode,
                 num_rows,
@@ -102,17 +110,17 @@ class Run:
             if not self.lives and not self.waiting:
                 return
             for life in self.lives:
-                if life.view.phase is Phase.RESTORING:
+                if isinstance(life.view, RestoringView):
                     life.num_to_restore -= 1
                     if life.num_to_restore < 0:
-                        life.view = replace(life.view, phase=Phase.PREFILLING)
+                        life.view = moved(life.view, Phase.PREFILLING, stops=life.stops)
             self._step(self._budget())
         raise AssertionError("somebody starves")
 
     def _budget(self) -> StepBudget:
         if not self._is_tight:
             return StepBudget()
-        held = sum(life.view.charge_bytes for life in self.lives if life.view.phase not in WAITING)
+        held = sum(life.view.charge_bytes for life in self.lives if not isinstance(life.view, WaitingView))
         preempts = self._random.random() < 0.05
         return StepBudget(
             room_bytes=ROOM - held,
@@ -142,28 +150,26 @@ class Run:
                 life.view = replace(life.view, num_computed=chunk.end, num_prompt=left, pass_tokens=size)
             else:
                 phase = Phase.DECODING if chunk.end == life.view.num_prompt else Phase.PREFILLING
-                life.view = replace(life.view, num_computed=chunk.end, phase=phase)
+                life.view = moved(life.view, phase, num_computed=chunk.end)
         for id in plan.preempt:
-            view = by_id[id].view
-            num_prompt = view.num_computed if view.pass_tokens else view.num_prompt
+            view, num_prompt = by_id[id].view, by_id[id].num_prompt
             again = view.num_preempted + 1
-            view = replace(view, phase=Phase.PREEMPTED, num_computed=0, num_prompt=num_prompt, num_preempted=again)
-            by_id[id].view = replace(view, pass_tokens=0)
+            by_id[id].view = moved(view, Phase.PREEMPTED, num_prompt=num_prompt, num_preempted=again)
         for id in plan.admit:
-            by_id[id].view = replace(by_id[id].view, phase=Phase.RESTORING)
+            by_id[id].view = moved(by_id[id].view, Phase.RESTORING)
             by_id[id].num_to_restore = self._random.choice((0, 1, 5))
         for id, num_waited in plan.num_waited.items():
             by_id[id].view = replace(by_id[id].view, num_waited=num_waited)
         self.lives = [life for life in self.lives if life.num_to_decode > 0]
         for life in self.lives:
-            if life.view.phase is Phase.PREFILLING:
+            if isinstance(life.view, PrefillingView):
                 assert life.view.num_waited <= self.limits.aging * self.limits.max_batch
 
     def _check(self, plan: StepPlan, budget: StepBudget) -> None:
         views = {life.view.id: life.view for life in self.lives}
         self._check_chunks(plan.prefill, views)
-        active = {id for id, view in views.items() if view.phase not in WAITING}
-        assert set(plan.decode) == {id for id, view in views.items() if view.phase is Phase.DECODING}
+        active = {id for id, view in views.items() if not isinstance(view, WaitingView)}
+        assert set(plan.decode) == {id for id, view in views.items() if isinstance(view, DecodingView)}
         assert set(plan.preempt) <= active
         assert not (plan.preempt and plan.admit)
         assert len(active) + len(plan.admit) <= self.limits.max_batch
@@ -176,20 +182,20 @@ class Run:
         for id in plan.admit:
             self._check_passed(id, views, plan)
 
-    def _check_passed(self, id: SequenceId, views: dict[SequenceId, SequenceView], plan: StepPlan) -> None:
+    def _check_passed(self, id: SequenceId, views: dict[SequenceId, Any], plan: StepPlan) -> None:
         """Of those that came before, none is passed for ever."""
         for view in views.values():
-            if view.id < id and view.phase in WAITING and view.id not in plan.admit:
-                assert view.num_waited < self.limits.patience or views[id].phase is Phase.PREEMPTED
+            if view.id < id and isinstance(view, WaitingView) and view.id not in plan.admit:
+                assert view.num_waited < self.limits.patience or views[id].is_preempted
 
-    def _check_chunks(self, chunks: tuple[PrefillChunk, ...], views: dict[SequenceId, SequenceView]) -> None:
+    def _check_chunks(self, chunks: tuple[PrefillChunk, ...], views: dict[SequenceId, Any]) -> None:
         limits = self.limits
         num_tokens = sum(chunk.end - chunk.start for chunk in chunks)
         assert num_tokens <= limits.prefill_budget + limits.prefill_budget // 4
-        reached = {id: view.num_computed for id, view in views.items()}
+        reached = {id: view.num_computed for id, view in views.items() if isinstance(view, PrefillingView)}
         for chunk in chunks:
             view = views[chunk.id]
-            assert view.phase is Phase.PREFILLING
+            assert isinstance(view, PrefillingView)
             assert reached[chunk.id] == chunk.start < chunk.end
             reached[chunk.id] = chunk.end
             if view.pass_tokens:
@@ -215,8 +221,8 @@ def test_everybody_is_served_where_memory_is_short(drawn: Drawn, limits: StepLim
 LIMITS = StepLimits(8, GRID, GRID, max_last_chunk=4)
 
 
-def view(id: int, phase: Phase, end: int = 160, **changes: Any) -> SequenceView:
-    return replace(SequenceView(SequenceId(id), phase, 0, end), **changes)
+def view(id: int, phase: Phase, end: int = 160, **changes: Any) -> Any:
+    return view_of(id, phase, end, **changes)
 
 
 def test_a_short_prompt_goes_before_the_rest_of_a_long_one_in_every_turn() -> None:
@@ -245,7 +251,7 @@ def test_a_turn_is_held_for_a_shorter_prompt_that_is_looked_up_but_not_for_long(
     long, short = view(0, Phase.PREFILLING, 10_000), view(1, Phase.QUEUED, 4)
     plan = plan_step([long, short], LIMITS)
     assert (plan.admit, plan.prefill, plan.is_held) == ((1,), (), True)
-    held, short = 1, replace(short, phase=Phase.RESTORING)
+    held, short = 1, moved(short, Phase.RESTORING)
     while (plan := plan_step([long, short], LIMITS, pace=StepPace(num_held=held))).is_held:
         held += 1
     assert held == LIMITS.max_held
@@ -375,8 +381,8 @@ def test_no_chunk_ends_inside_an_image_that_must_not_be_cut(
 
 def test_a_prompt_waits_for_its_image_and_gives_its_turn_to_others() -> None:
     limits = StepLimits(8, 2 * GRID, GRID)
-    waiting = SequenceView(SequenceId(1), Phase.PREFILLING, 0, 60, blocked_at=20)
-    other = SequenceView(SequenceId(2), Phase.PREFILLING, 0, 100)
+    waiting = view(1, Phase.PREFILLING, 60, blocked_at=20)
+    other = view(2, Phase.PREFILLING, 100)
     assert plan_step([waiting, other], limits).prefill == (PrefillChunk(SequenceId(1), 0, 16), PrefillChunk(2, 0, 16))
     waiting = replace(waiting, num_computed=16)
     plan = plan_step([waiting, other], limits)
@@ -387,6 +393,6 @@ def test_a_prompt_waits_for_its_image_and_gives_its_turn_to_others() -> None:
 
 
 def test_one_budget_serves_several_short_prompts() -> None:
-    views = [SequenceView(SequenceId(index), Phase.PREFILLING, 0, 10) for index in range(5)]
+    views = [view(index, Phase.PREFILLING, 10) for index in range(5)]
     plan = plan_step(views, StepLimits(8, 32, GRID))
     assert [(chunk.id, chunk.start, chunk.end) for chunk in plan.prefill] == [(0, 0, 10), (1, 0, 10), (2, 0, 10)]

@@ -23,8 +23,7 @@ from domain.memory.shape import MemoryShape
 from domain.models.model_card import LoadOptions, ModelSource
 from domain.prefix.prompt_content import BlockGrid
 from domain.scheduling.queue_waits import QueueWaits
-from domain.scheduling.sequence import ACTIVE
-from domain.scheduling.step_values import SequenceView, StepBudget, StepLimits
+from domain.scheduling.step_values import SequenceView, StepBudget, StepLimits, WaitingView
 from tests.support.engines.finish_load import finish_load
 from tests.support.engines.guards import UnboundedGuard
 from tests.support.engines.image_desk import ImageDesk
@@ -54,7 +53,7 @@ class WilfulGuard(UnboundedGuard):
 
     def budget(self, views: Sequence[SequenceView], shapes: Mapping[SequenceId, MemoryShape]) -> StepBudget:
         self.num_steps += 1
-        active = [view for view in views if view.phase in ACTIVE]
+        active = [view for view in views if not isinstance(view, WaitingView)]
         preempts = bool(active) and self.preempts(self.num_steps, active)
         return StepBudget(admits=self.admits, preempt_bytes=1 << 60 if preempts else 0, lasts=self.lasts)
 

@@ -1,19 +1,21 @@
 """The reasons why queued sequences wait, and the end of waiting for memory."""
 
 from dataclasses import replace
+from typing import Any
 
-from domain.ids import BlockHash, SequenceId
+from domain.ids import BlockHash
 from domain.scheduling.plan_step import plan_step
 from domain.scheduling.queue_waits import QueueWaits, WaitReason
 from domain.scheduling.sequence import Phase
 from domain.scheduling.step_values import SequenceView, StepBudget, StepLimits
+from tests.support.engines.sequence_views import view_of
 
 LIMITS = StepLimits(max_batch=2, prefill_budget=256, grid=256)
 SECOND = 1_000_000_000
 
 
-def view(id: int, phase: Phase = Phase.QUEUED, charge_bytes: int = 10) -> SequenceView:
-    return SequenceView(SequenceId(id), phase, 0, 5, charge_bytes=charge_bytes)
+def view(id: int, phase: Phase = Phase.QUEUED, charge_bytes: int = 10) -> Any:
+    return view_of(id, phase, 5, charge_bytes=charge_bytes)
 
 
 def look(waits: QueueWaits, views: list[SequenceView], room_bytes: int | None, at_s: float = 0):

@@ -1,6 +1,7 @@
 """The memory guard: its counts, its readings and clearing, its budgets and its events."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,6 @@ from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.live_tier import LiveTier
 from application.services.token_side.memory_guard import HELD_STEPS, LASTING_STEPS, MemoryGuard
 from application.services.token_side.memory_readings import IDLE_STEPS, READ_EVERY_STEPS
-from domain.ids import SequenceId
 from domain.memory.ledger import MemoryLimits
 from domain.memory.pressure import Level
 from domain.memory.shape import MemoryShape, StateCost, StepCost
@@ -21,6 +21,7 @@ from domain.scheduling.plan_step import plan_step
 from domain.scheduling.sequence import Phase
 from domain.scheduling.step_values import SequenceView, StepLimits
 from tests.support.engines.guards import FakeMemory
+from tests.support.engines.sequence_views import view_of
 from tests.support.stores.store_records import sized_record
 from tests.support.telemetry.recording import RecordingEvents
 
@@ -77,9 +78,9 @@ class Bench:
         return [event.kind for event in self.events.of(PressureRelieved)]
 
 
-def view(id: int, phase: Phase, num_computed: int, num_prompt: int, num_new: int = 100) -> SequenceView:
+def view(id: int, phase: Phase, num_computed: int, num_prompt: int, num_new: int = 100) -> Any:
     charge = Bench().guard.charge_bytes(SHAPE, num_prompt, num_new)
-    return SequenceView(SequenceId(id), phase, num_computed, num_prompt, charge_bytes=charge)
+    return view_of(id, phase, num_prompt, num_computed, charge_bytes=charge)
 
 
 def test_without_a_limit_nothing_is_bounded_and_all_the_same_counted():

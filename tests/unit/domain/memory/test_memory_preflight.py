@@ -6,15 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapters.mlx.runtime.device import CPU_LAST_CHUNK, CUDA_LAST_CHUNK, METAL_LAST_CHUNK
-from domain.ids import SequenceId
 from domain.memory.needs import Load, needed
 from domain.memory.preflight import Preflight
 from domain.memory.pressure import StepDemand
 from domain.memory.shape import NUM_LAST_TOKENS, ImageCost, ImageSizes, MemoryShape, StateCost, StepCost
 from domain.scheduling.memory_demand import charge_bytes, demand_of
 from domain.scheduling.sequence import Phase
-from domain.scheduling.step_values import SequenceView
 from domain.speculation.gain import WIDTHS
+from tests.support.engines.sequence_views import view_of
 
 KV = MemoryShape(weight_bytes=1_000, states=(StateCost(10, step=1),))
 PEAKED = replace(KV, step=StepCost(pair_bytes=1), logit_bytes=100)
@@ -138,9 +137,9 @@ def test_what_fits_is_admitted_and_computed_when_nothing_else_runs(
     charge = charge_bytes(shape, num_prompt, num_new, grid)
 
     def alone(phase: Phase, num_computed: int) -> StepDemand:
-        view = SequenceView(SequenceId(1), phase, num_computed, num_prompt, charge_bytes=charge, width=width)
-        if phase is not Phase.DECODING:
-            view = replace(view, is_scored=is_scored, unseen=unseen, whole=((0, largest),) if is_whole else ())
+        prompt = {"is_scored": is_scored, "unseen": unseen, "whole": ((0, largest),) if is_whole else ()}
+        facts = {"width": width} if phase is Phase.DECODING else prompt
+        view = view_of(1, phase, num_prompt, num_computed, charge_bytes=charge, **facts)
         return demand_of([view], {view.id: shape}, grid, view if phase is Phase.QUEUED else None)
 
     waiting = alone(Phase.QUEUED, 0).waiting_bytes
@@ -157,7 +156,7 @@ def test_a_lone_prompt_asks_for_no_more_where_its_buffers_grow_by_more_than_a_ch
     shape, grid, num_prompt = MemoryShape(states=(StateCost(10), StateCost(7, window=1_024))), 512, 20_000
     charge, most = charge_bytes(shape, num_prompt, 1, grid), needed(shape, Load(num_prompt, 1, grid)).total
     for position in range(0, num_prompt, 64):
-        view = SequenceView(SequenceId(1), Phase.PREFILLING, position, num_prompt, charge_bytes=charge)
+        view = view_of(1, Phase.PREFILLING, num_prompt, position, charge_bytes=charge)
         step = demand_of([view], {view.id: shape}, grid, None)
         assert step.state_bytes + step.begun_bytes <= most, position
 
