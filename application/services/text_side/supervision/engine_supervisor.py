@@ -65,6 +65,14 @@ class _State(Enum):
     ENDED = "ended"
 
 
+class _Instance:
+    """One engine instance. `is_present`: it was started and is not lost. `is_made`: it said that it has begun."""
+
+    def __init__(self, make: MakeInstance, lost: Callable[["_Instance", str], None]) -> None:
+        self.is_present = self.is_made = False
+        self.engine = make(partial(lost, self))
+
+
 class EngineSupervisor:
     """An Engine that replaces lost engine instances. Event loop only, except for `status` and `check`."""
 
@@ -82,15 +90,13 @@ class EngineSupervisor:
         self._outdated = outdated
         self._sleep = sleep
         self._state = _State.NEW
-        self._instance_number = 0
-        self._engine = make(partial(self._lost, 1))
-        self._has_engine = False  # it was started and is not lost
-        self._is_made = self._was_ever_made = False
+        self._instance = _Instance(make, self._lost)
+        self._was_ever_made = False
         self._since_ns = clock.now_ns()  # of the present state
-        self._last = self._engine.status()  # of the lost engine
+        self._last = self._instance.engine.status()  # of the lost engine
         self._reason = ""
         self._num_attempts, self._num_short_lived = 0, -1  # attempts to start one; short-lived engines
-        self._is_overdue = self._has_given_up = False
+        self._is_overdue = False  # no engine could be started for GIVE_UP_S
         self._deadline: asyncio.Task[object] | None = None
         self._receive: Callable[[StepBatch], None] = lambda _batch: None
         self._work = OpenWork(clock, lambda batch: self._receive(batch))
@@ -111,7 +117,7 @@ class EngineSupervisor:
 
     async def stop(self, timeout_s: float) -> bool:
         if self._state is not _State.ENDED:
-            is_present = self._has_engine or self._state is _State.NEW
+            is_present = self._instance.is_present or self._state is _State.NEW
             self._state = _State.ENDED
             for task in tuple(self._tasks):
                 task.cancel()
@@ -132,7 +138,7 @@ class EngineSupervisor:
             return replace(status, is_alive=is_alive, num_waiting=num_waiting, last_loss=self._reason)
         if self._state is not _State.RESTARTING:
             return self._engine.status()
-        next_engine = self._engine.status() if self._has_engine else None
+        next_engine = self._engine.status() if self._instance.is_present else None
         shown = next_engine if self._is_first_loss else None
         return replace(
             self._last,
@@ -192,7 +198,7 @@ class EngineSupervisor:
             asyncio.get_running_loop().call_soon(self._end_cancelled, work, choice, reason, num_tokens)
 
     def provide_image(self, model: ModelId, salt: str, digest: bytes, image: PreparedImage | EngineError) -> None:
-        if self._has_engine:
+        if self._instance.is_present:
             self._engine.provide_image(model, salt, digest, image)
 
     async def load(self, source: ModelSource, options: LoadOptions) -> EngineModel:
@@ -204,11 +210,11 @@ class EngineSupervisor:
     async def unload(self, id: ModelId) -> None:
         self._loaded.pop(id, None)
         self._missing.discard(id)
-        engine, number = await self._available(), self._instance_number
+        instance = await self._available()
         try:
-            await engine.unload(id)
+            await instance.engine.unload(id)
         except ServerUnavailable:
-            if self._is_present(number):
+            if instance.is_present:
                 raise
 
     def check(self, source: ModelSource, options: LoadOptions) -> ModelPreview:
@@ -220,31 +226,34 @@ class EngineSupervisor:
 
     def abandon(self) -> None:
         """Ends the present engine, if any, because it hangs: another one takes over."""
-        if self._state is not _State.ENDED and self._has_engine:
+        if self._state is not _State.ENDED and self._instance.is_present:
             self._engine.abandon()
 
     # ---- the present engine ------------------------------------------------------------------------------------
 
+    @property
+    def _engine(self) -> EngineInstance:
+        return self._instance.engine
+
     def _start_engine(self) -> None:
         """Starts the engine instance that was made."""
-        self._instance_number += 1
         self._num_attempts += 1
         self._missing.clear()
         self._loads.begin()
-        self._has_engine, self._is_made = True, False
+        self._instance.is_present = True
         self._is_available.set()
-        self._engine.start(partial(self._received, self._instance_number))
+        self._engine.start(partial(self._received, self._instance))
 
     async def _await_start(self) -> None:
-        number = self._instance_number
-        await self._engine.begun()
-        if self._is_present(number):
-            self._is_made = self._was_ever_made = True
+        instance = self._instance
+        await instance.engine.begun()
+        if instance.is_present:
+            instance.is_made = self._was_ever_made = True
 
     def _begin_serving(self) -> None:
         """Begins to send work to the engine, which has its models."""
         self._state, self._since_ns = _State.RUNNING, self._clock.now_ns()
-        self._is_overdue = self._has_given_up = False
+        self._is_overdue = False
         if self._deadline is not None:
             self._deadline.cancel()
 
@@ -256,46 +265,42 @@ class EngineSupervisor:
     def _unavailable(self) -> ServerUnavailable:
         return ServerUnavailable(f"the engine is being restarted: {self._reason}", retry_after_s=RETRY_AFTER_S)
 
-    async def _available(self) -> EngineInstance:
+    async def _available(self) -> _Instance:
         """Returns the present engine or waits for the next one. Before the start and after the stop, the engine that is
         returned refuses every call."""
         if self._state is not _State.NEW:
             await self._is_available.wait()
-        if self._has_given_up and not self._has_engine:
+        if self._is_overdue and not self._instance.is_present:
             raise self._unavailable()
-        return self._engine
+        return self._instance
 
     async def _call(self, source: ModelSource, call: Callable[[EngineInstance], Awaitable[T]]) -> T:
         """Returns the engine's answer about a model. A question that was sent to an engine that is lost before it was
         made goes to the next one."""
         while True:
-            engine, number = await self._available(), self._instance_number
+            instance = await self._available()
             try:
-                return await self._loads.watch(source, partial(call, engine))
+                return await self._loads.watch(source, partial(call, instance.engine))
             except ServerUnavailable:
-                if self._is_present(number) or self._state is _State.ENDED or not self._was_ever_made:
+                if instance.is_present or self._state is _State.ENDED or not self._was_ever_made:
                     raise
 
-    def _is_present(self, number: int) -> bool:
-        """Returns True while the engine of this number is not lost."""
-        return number == self._instance_number and self._has_engine
-
-    def _received(self, number: int, batch: StepBatch) -> None:
-        if not self._is_present(number):  # it was lost, and its work continues elsewhere
+    def _received(self, instance: _Instance, batch: StepBatch) -> None:
+        if not instance.is_present:  # it was lost, and its work continues elsewhere
             if batch.events:
                 self._receive(StepBatch(batch.at_ns, events=batch.events))
             return
         self._work.received(batch)
         self._receive(batch)
         if self._state is _State.RUNNING and self._work.num_unsent:
-            self._send_all()
+            self._work.send_all(self._engine, self._missing)
 
     # ---- lost and replaced -------------------------------------------------------------------------------------
 
-    def _lost(self, number: int, why: str) -> None:
-        if not self._is_present(number):
+    def _lost(self, instance: _Instance, why: str) -> None:
+        if not instance.is_present:
             return
-        self._has_engine = False
+        instance.is_present = False
         self._is_available.clear()
         if self._state is _State.ENDED:
             return
@@ -308,7 +313,7 @@ class EngineSupervisor:
             self._since_ns, self._last, self._num_attempts = now_ns, self._engine.status(), 0
             self._deadline = self._run(self._give_up_after_timeout())
         self._state, self._reason = _State.RESTARTING, why
-        is_explained = self._is_made and self._loads.blame(why)
+        is_explained = instance.is_made and self._loads.blame(why)
         self._work.lost(why, is_explained=is_explained)
         if not self._was_ever_made:
             self._work.fail(ServerUnavailable(why))
@@ -330,58 +335,52 @@ class EngineSupervisor:
         """Gives up after GIVE_UP_S, unless an engine was made and loads its models: that one is the last attempt."""
         await self._sleep(GIVE_UP_S)
         self._is_overdue = True
-        if not (self._has_engine and self._is_made):
+        if not (self._instance.is_present and self._instance.is_made):
             self._give_up()
 
     def _give_up(self) -> None:
-        self._has_given_up = True
         self._is_available.set()
         self._work.fail(ServerUnavailable(f"no engine could be started for {GIVE_UP_S:.0f} s: {self._reason}"))
 
     async def _restart(self, delay_s: float) -> None:
         if delay_s:
             await self._sleep(delay_s)
-        self._engine = self._make(partial(self._lost, self._instance_number + 1))
+        instance = self._instance = _Instance(self._make, self._lost)
         self._start_engine()
-        number = self._instance_number
         await self._await_start()
         for id in tuple(self._loaded):
-            if self._is_present(number):
+            if instance.is_present:
                 await self._load_again(id)
-        if not self._is_present(number):
+        if not instance.is_present:
             return  # lost again: another task replaces it
         now_ns, down_since_ns = self._clock.now_ns(), self._since_ns
         self._begin_serving()
         num_resumed = self._work.num_choices
-        self._send_all()
+        self._work.send_all(self._engine, self._missing)
         over = EngineRestarted(self._reason, num_resumed, now_ns - down_since_ns, self._num_attempts, now_ns)
         self._receive(StepBatch(now_ns, events=(over,)))
 
     async def _load_again(self, id: ModelId) -> None:
         """Loads a model in the present engine. If that fails, the model's open work ends with the reason."""
-        engine = self._engine
+        instance = self._instance
         if (wanted := self._loaded.get(id)) is None:
             return  # it was unloaded while another one was loaded
         try:
-            await self._loads.watch(wanted[0], partial(engine.load, *wanted), MAX_RELOADS)
+            await self._loads.watch(wanted[0], partial(instance.engine.load, *wanted), MAX_RELOADS)
         except DomainError as error:
-            if engine is self._engine and self._has_engine:
+            if instance.is_present:
                 self._missing.add(id)
                 self._work.fail(error, id)
             return
         self._missing.discard(id)
         if id not in self._loaded:  # it was unloaded meanwhile
             with suppress(ServerUnavailable):
-                await engine.unload(id)
+                await instance.engine.unload(id)
 
     async def _send_when_loaded(self, work: Work) -> None:
         await self._load_again(work.submission.model)
         if self._state is _State.RUNNING and work.choices:
-            self._send_all()
-
-    def _send_all(self) -> None:
-        """Submits all work that the present engine may have now."""
-        self._work.send_all(self._engine, self._missing)
+            self._work.send_all(self._engine, self._missing)
 
     def _end_cancelled(self, work: Work, choice: int | None, reason: FinishReason, num_tokens: int | None) -> None:
         if work.is_sent:  # it was sent in between
@@ -389,7 +388,7 @@ class EngineSupervisor:
             return
         self._work.end_cancelled(work)
         if self._state is _State.RUNNING:
-            self._send_all()
+            self._work.send_all(self._engine, self._missing)
 
     def _run(self, work: Coroutine[object, object, object]) -> asyncio.Task[object]:
         task = asyncio.get_running_loop().create_task(work)
