@@ -51,7 +51,7 @@ class QueueWaits:
         self._since_ns: dict[SequenceId, int] = {}
         self.counts: Mapping[str, int] = {}
 
-    def look(self, sequences: Sequence[SequenceView], limits: StepLimits, plan: StepPlan, now_ns: int) -> Waits:
+    def update(self, sequences: Sequence[SequenceView], limits: StepLimits, plan: StepPlan, now_ns: int) -> Waits:
         """Returns what the step with this plan changes. `sequences`: as the planner saw them."""
         before, self._reasons = self._reasons, wait_reasons(sequences, limits, plan)
         self.counts = Counter(reason.value for reason in self._reasons.values())

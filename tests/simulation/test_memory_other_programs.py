@@ -111,7 +111,7 @@ def ask(server: BoundServer, token_ids: Sequence[int], num_new: int = 1, num_cho
 
 def _rest(server: BoundServer) -> None:
     for _ in range(40):
-        server.loop.rest()
+        server.loop.plan_idle()
         server.lane.run()
         server.writer.pump(3)
 

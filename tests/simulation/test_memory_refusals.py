@@ -29,7 +29,7 @@ class Checked:
 
     def __init__(self, layout: str, room: float) -> None:
         self.server = BoundServer(Random(0), layout, room=room, hot_share=0.3, live_share=0.3, max_batch=4)
-        self.server.loop.rest()
+        self.server.loop.plan_idle()
         self.leased_bytes = 0
         self._model = self.server.meter.models[0].description
 

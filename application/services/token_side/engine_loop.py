@@ -201,7 +201,7 @@ class EngineLoop:
         """Lets the backend verify what it computed, and the store have what was captured."""
         self.prefix_cache.tiers.confirm(self.models.finish)
 
-    def rest(self) -> None:
+    def plan_idle(self) -> None:
         """Plans an empty step while no sequence is open: memory that the last ones held or waited for is counted no
         longer, and the hot tier grows back."""
         self._replan()
@@ -305,7 +305,7 @@ class EngineLoop:
 
     def _report_waits(self, views: list[SequenceView], plan: StepPlan) -> None:
         now = self.batcher.now_ns()
-        waits = self.waits.look(views, self.limits, plan, now)
+        waits = self.waits.update(views, self.limits, plan, now)
         for id, reason in waits.changed.items():
             if (run := self._runs.get(id)) is not None:
                 self.batcher.emit(RequestWaits(run.request_id, reason.value, now))

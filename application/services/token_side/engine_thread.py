@@ -258,7 +258,7 @@ class EngineThread:
             has_loaded = not self._is_stopping and loop.models.advance()
             if not loop.is_busy:
                 activity.begin("rest")
-                self._batcher.attempt("engine.memory", loop.rest)
+                self._batcher.attempt("engine.memory", loop.plan_idle)
             self._has_work = has_stepped or has_loaded
             if self._has_work:
                 activity.progress()

@@ -1,6 +1,6 @@
 """Images on the token side: arrays that the text side provides, and the features that the model's tower makes of them.
 
-    needed ──► wanted ──► provided ──look──► features in use ──► kept, until memory is wanted
+    needed ──► wanted ──► provided ──tower──► features in use ──► kept, until memory is wanted
       └─────────── its features are kept ──────────▲
 
 An image is asked for when the prompt's computed part comes near it, unless its tokens were restored: the prompt is not
@@ -195,7 +195,7 @@ class SequenceImages:
                 ask = partial(self._send, ImageWanted(span.digest))
                 self._used[span.digest] = self._images.use(self._key(span.digest), self._sequence, ask)
 
-    def look(self, model: LoadedModel, start: int, end: int) -> Images:
+    def chunk_features(self, model: LoadedModel, start: int, end: int) -> Images:
         """Returns the features of all images in the chunk [start, end), which the tower makes now where there are none.
         Raises as `Seeing.look`, and for an image that could not be provided."""
         spans = [span for span in self._media if span.start < end and start < span.end]

@@ -206,7 +206,7 @@ class SequenceRun:
         sequence, model = self.sequence, self._loaded()
         fed, started = sequence.fed_ids, self._batcher.now_ns()
         starts_decode = chunk.end == len(fed) and sequence.max_new_tokens > 0
-        images = self.images.look(model, chunk.start, chunk.end)
+        images = self.images.chunk_features(model, chunk.start, chunk.end)
         scores = self._compute(model, fed[chunk.start : chunk.end], images, starts_decode=starts_decode)
         self._emit_chunk(chunk.start, chunk.end, started, is_resumed=self._was_resumed or sequence.num_preempted > 0)
         self._report_progress(chunk, scores)

@@ -110,7 +110,7 @@ def test_no_turn_is_held_for_a_cancelled_prompt() -> None:
     assert engine.loop.wakes_soon
     for id in ("long", "short"):
         engine.loop.cancel(RequestId(id))
-    engine.loop.rest()
+    engine.loop.plan_idle()
     assert not engine.loop.wakes_soon, "an idle engine looks two hundred times a second"
 
 

@@ -20,7 +20,7 @@ def view(id: int, phase: Phase = Phase.QUEUED, charge_bytes: int = 10) -> Any:
 
 def look(waits: QueueWaits, views: list[SequenceView], room_bytes: int | None, at_s: float = 0):
     plan = plan_step(views, LIMITS, StepBudget(room_bytes=room_bytes))
-    return waits.look(views, LIMITS, plan, int(at_s * SECOND))
+    return waits.update(views, LIMITS, plan, int(at_s * SECOND))
 
 
 def test_each_reason_is_reported_once():
