@@ -89,16 +89,19 @@ def test_a_request_that_fails_in_the_queue_lets_the_next_one_move_at_once() -> N
     """A step in which somebody ended has moved: the next one is looked at at once."""
     engine = SteppedEngine(FakeOptions(eos_every=0, vocab_size=2_000), waits=QueueWaits(60))
     engine.guard.admits = False
-    engine.submit("a", SHORT, num_choices=2)
+    engine.submit("a", SHORT)
+    engine.step()
+    engine.clock.advance(31)
+    engine.submit("b", SHORT)
     engine.step()
     assert not engine.loop.step()
-    engine.clock.advance(61)
+    engine.clock.advance(30)
     assert engine.loop.step()
     assert engine.end("a").error is not None
     assert not engine.loop.step()
     engine.guard.admits = True
     engine.run()
-    assert len(engine.tokens("a", 1)) == 12
+    assert len(engine.tokens("b")) == 12
 
 
 def test_no_turn_is_held_for_a_cancelled_prompt() -> None:
