@@ -8,13 +8,11 @@ import pytest
 
 from adapters.fake.vision import toy_image
 from application.events import ImageSeen, ImagesMatched
-from application.ports.engine import Ended, Engine
+from application.ports.engine import Engine
 from domain.errors import InvalidRequest
-from domain.ids import RequestId
-from domain.prefix.explanation import Explanation, explanation_sentence
+from domain.prefix.explanation import Explanation
 from domain.request.stream import Admitted, PromptLogprobs
-from tests.support.engines.engine_client import ENGINES, MODEL, EngineClient, with_engine
-from tests.support.engines.toy_prompts import prompt_of
+from tests.support.engines.engine_client import ENGINES, EngineClient, with_engine
 
 Run: TypeAlias = Callable[[Callable[[EngineClient], Awaitable[None]]], None]
 CAT, DOG, LARGE = toy_image(5, 8, "cat"), toy_image(5, 8, "dog"), toy_image(12, 12, "owl")
@@ -43,22 +41,6 @@ def test_what_is_in_an_image_decides_the_answer(run: Run) -> None:
             await client.end(id)
         cat, dog, again = [await client.tokens(id) for id in ("cat", "dog", "cat again")]
         assert cat == again != dog
-
-    run(work)
-
-
-def test_an_image_is_seen_once_wherever_it_stands(run: Run) -> None:
-    async def work(client: EngineClient) -> None:
-        first = (LEAD, CAT, " what is it?")
-        client.submit("first", first, 4)
-        await client.end("first")
-        client.submit("next turn", (*first, "and this? ", DOG, " the same?"), 4)
-        client.submit("elsewhere", ("something else: ", DOG, CAT), 4)
-        for id in ("next turn", "elsewhere"):
-            assert (await client.end(id)).error is None
-        passes = [event for event in client.events if isinstance(event, ImageSeen)]
-        assert [event.num_tokens for event in passes] == [45, 45]
-        assert explanation(client, "next turn").stopped_at >= len(prompt_of(first).token_ids) - 1
 
     run(work)
 
@@ -116,17 +98,6 @@ def test_an_image_that_cannot_be_prepared_fails_its_request_only(run: Run) -> No
     run(work)
 
 
-def test_a_request_with_an_image_is_cancelled(run: Run) -> None:
-    async def work(client: EngineClient) -> None:
-        client.submit("a", (LEAD, LARGE, CAT, "?"), 4_000)
-        client.engine.cancel(RequestId("a"))
-        assert isinstance(await client.end("a"), Ended)
-        client.submit("b", (LEAD, LARGE, CAT, "?"), 4)
-        assert await client.tokens("b")
-
-    run(work)
-
-
 def test_tokens_of_images_have_no_log_probability(run: Run) -> None:
     async def work(client: EngineClient) -> None:
         client.submit("a", ("see ", CAT, " then"), 2, num_prompt_logprobs=1)
@@ -135,19 +106,5 @@ def test_tokens_of_images_have_no_log_probability(run: Run) -> None:
         found = list(chain.from_iterable(told))
         assert [at for at, score in enumerate(found) if score is None] == [0, *range(4, 49)]
         assert len(found) == 54
-
-    run(work)
-
-
-def test_an_explanation_names_the_image(run: Run) -> None:
-    async def work(client: EngineClient) -> None:
-        client.submit("a", (LEAD, CAT, " and ", DOG, " which one is it?"), 4)
-        await client.end("a")
-        asked = prompt_of((LEAD, CAT, " and ", CAT, " which one is it?"))
-        found = await client.engine.cache.explain(MODEL, asked, "")
-        at = len(prompt_of((LEAD, CAT, " and ")).token_ids)
-        assert explanation_sentence(found) == f"From token {at} on image 2 of the prompt differs from what is stored."
-        num_all = len(asked.token_ids)
-        assert await client.engine.cache.num_stored(MODEL, prompt_of((LEAD, CAT, " and ")), "") in range(32, num_all)
 
     run(work)

@@ -16,20 +16,19 @@ from interfaces.cli.server.server_process import EXAMPLES
 from tests.support.http.images import openai_part
 from tests.support.http.servers.live_service import LiveService, live_service
 from tests.support.mlx.drawn_pictures import NUMBER, SHAPES, SIGN, WORD
-from tests.support.mlx.tiny_seers import picture, write_seeing_folder
 from tests.support.patience import PATIENCE_S
 
 pytest.importorskip("mlx_vlm")
 
 
 @contextmanager
-def served(store: Path | None = None, model: str = SEER_ID) -> Iterator[LiveService]:
+def served(store: Path | None = None) -> Iterator[LiveService]:
     kept = StoreSettings(kind="off")
     if store is not None:
         kept = StoreSettings(kind="lmdb", dir=str(store), quota=ByteSize.parse("64MiB"))
     settings = Settings(
         server=ServerSettings(port=0),
-        model=ModelSettings(default=model, download=False),
+        model=ModelSettings(default=SEER_ID, download=False),
         engine=EngineSettings(backend="mlx"),
         store=kept,
     )
@@ -146,29 +145,3 @@ def test_a_conversation_over_two_images_takes_two_passes_of_the_tower(
         again = ask(live, history[:-1])
         assert (again.text, again.seen) == (history[-1]["content"], 0)
         assert again.reused >= known - 16
-
-
-def test_a_model_with_positions_of_rows_and_columns_computes_images_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    model, store = str(write_seeing_folder("qwen3_vl", tmp_path / "model")), tmp_path / "store"
-    first, second = picture(1), picture(2, 40, 70)
-    system = {"role": "system", "content": "Here is what I was told about the picture before you came. " * 12}
-    begun = [system, user(first, "and", second, "what are they?")]
-
-    with served(store, model) as live:
-        answered = ask(live, begun, max_tokens=6)
-        assert answered.reused == 0
-        other = ask(live, [system, user(second, "and", first, "what are they?")], max_tokens=6)
-        assert other.text != answered.text  # the same pixels in another order are another prompt
-        turn = [*begun, {"role": "assistant", "content": answered.text}, user("why?")]
-        later = ask(live, turn, max_tokens=6)
-        assert later.reused >= answered.num_tokens - 16
-        only = ask(live, [system, user(first, "and", "what is it?")], max_tokens=6)
-        assert only.reused > 256  # the common beginning, to the middle of the prompt
-
-    with served(store, model) as live:
-        restarted = ask(live, turn, max_tokens=6)
-        assert (restarted.text, restarted.seen) == (later.text, 0)
-        assert restarted.reused >= answered.num_tokens - 16
