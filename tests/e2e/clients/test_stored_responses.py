@@ -71,13 +71,15 @@ def test_store_false_leaves_nothing(service: FakeService, client: openai.OpenAI)
     assert service.client.get("/v1/cache/stats").json()["documents"] == before
 
 
-def test_what_is_deleted_is_gone(client: openai.OpenAI) -> None:
+def test_what_is_deleted_is_gone(service: FakeService, client: openai.OpenAI) -> None:
+    before = service.client.get("/v1/cache/stats").json()["documents"]["documents"]
     made = ask(client)
     assert client.responses.delete(made.id) is None
     for use in (client.responses.retrieve, client.responses.delete, client.responses.input_items.list):
         with pytest.raises(openai.NotFoundError) as refused:
             use(made.id)
         assert refused.value.param == "response_id"
+    assert service.client.get("/v1/cache/stats").json()["documents"]["documents"] == before
 
 
 def test_a_conversation_goes_on_from_a_response(service: FakeService, client: openai.OpenAI) -> None:

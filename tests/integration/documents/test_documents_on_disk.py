@@ -12,7 +12,7 @@ import pytest
 
 from adapters.fake.environment import FakeClock
 from adapters.sqlite.database import Database
-from adapters.sqlite.document_store import RETRY_S, SqliteDocumentStore
+from adapters.sqlite.document_store import RETRY_S
 from domain.prefix.fingerprint import NamespaceChoice
 from domain.request.document import Document, DocumentKey, Owner
 from tests.support.processes.processes import start
@@ -278,10 +278,3 @@ def test_a_lowered_quota_holds_from_the_next_put(tmp_path: Path) -> None:
     assert smaller.usage().stored_bytes <= 2 << 20
     assert smaller.get([numbered(59).key]) == [numbered(59)]
     smaller.close()
-
-
-def test_closing_twice_and_without_use(tmp_path: Path) -> None:
-    store: SqliteDocumentStore = open_documents(tmp_path)
-    store.close()
-    store.close()
-    assert not list(tmp_path.iterdir())
