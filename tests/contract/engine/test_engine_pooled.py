@@ -9,7 +9,6 @@ from adapters.fake.model import FakeModel
 from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizer
 from application.ports.engine import Ended, Engine
-from domain.id_row import IdRow
 from domain.ids import SequenceId
 from domain.models.capability import Pooling
 from domain.models.model_card import ModelSource
@@ -30,11 +29,11 @@ def run(request: pytest.FixtureRequest) -> Run:
     return lambda work, *models: with_engine(make, work, *models)
 
 
-def expected(rows: tuple[IdRow, ...], pooling: Pooling, prompt: str = PROMPT) -> list[bytes]:
+def expected(pooling: Pooling) -> list[bytes]:
     """Returns the values of each whole text by itself."""
     model = FakeModel(ModelSource(MODEL, "nowhere"), FakeOptions(eos_every=0))
     model.open(SequenceId(0))
-    texts = [[*FakeTokenizer().encode(prompt).token_ids, *row] for row in rows]
+    texts = [[*FakeTokenizer().encode(PROMPT).token_ids, *row] for row in ROWS]
     return [value for text in texts for value in model.pool(SequenceId(0), [text], pooling)]
 
 
@@ -45,31 +44,7 @@ def test_each_row_has_the_value_of_its_whole_text(run: Run, pooling: Pooling) ->
         end = await client.end("a")
         kinds = list(dict.fromkeys(type(item) for item in client.items("a")))
         assert kinds == [Admitted, PrefillProgress, Pooled, Ended]
-        assert values(client, "a") == expected(ROWS, pooling)
+        assert values(client, "a") == expected(pooling)
         assert (end.reason, end.usage.prompt_tokens, end.usage.completion_tokens) == (FinishReason.STOP, NUM_TOKENS, 0)
-
-    run(work)
-
-
-def test_a_prompt_that_was_computed_is_reused_whole(run: Run) -> None:
-    async def work(client: EngineClient) -> None:
-        for id in ("first", "again"):
-            client.submit(id, PROMPT + "a", 0, pooling=EMBED, rows=ROWS)
-            await client.end(id)
-        client.submit("chat", PROMPT + "and so on", 2)
-        reused = [(await client.end(id)).usage.reused_tokens for id in ("first", "again", "chat")]
-        assert reused == [0, len(PROMPT), len(PROMPT)]
-        assert values(client, "again") == values(client, "first")
-
-    run(work)
-
-
-def test_texts_without_a_common_beginning_have_no_prompt(run: Run) -> None:
-    async def work(client: EngineClient) -> None:
-        client.submit("a", "a", 0, pooling=EMBED, rows=ROWS)
-        end = await client.end("a")
-        assert isinstance(client.items("a")[0], Admitted)
-        assert values(client, "a") == expected(ROWS, EMBED, "")
-        assert end.usage.prompt_tokens == NUM_TOKENS - len(PROMPT)
 
     run(work)

@@ -55,20 +55,6 @@ def test_every_chunk_is_reported_before_the_first_token(run: Run) -> None:
     run(work)
 
 
-def test_it_reuses_nothing_says_so_and_leaves_its_state_to_others(run: Run) -> None:
-    async def work(client: EngineClient) -> None:
-        for id in ("first", "again"):
-            client.submit(id, TEXT, num_tokens=3, num_prompt_logprobs=0)
-            assert (await client.end(id)).usage.reused == {}
-            assert reuse(client, id) == (StopReason.SCORED, 0)
-        assert scores(client, "first") == scores(client, "again")
-        client.submit("plain", TEXT, num_tokens=3)
-        assert (await client.end("plain")).usage.reused_tokens == len(PROMPT_IDS) - 1
-        assert await client.tokens("plain") == await client.tokens("again")
-
-    run(work)
-
-
 @pytest.mark.parametrize("text", [TEXT, "x"], ids=["long", "one-token"])
 def test_without_a_token_wanted_it_ends_with_its_prompt(run: Run, text: str) -> None:
     async def work(client: EngineClient) -> None:

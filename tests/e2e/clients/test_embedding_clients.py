@@ -113,13 +113,6 @@ def test_sentences_about_one_thing_are_near_for_the_embedded_model(client: opena
     assert sum(nearer) > 0.85 * len(nearer)
 
 
-def test_a_chat_and_an_unknown_length_are_errors_that_name_the_field(client: openai.OpenAI) -> None:
-    with pytest.raises(openai.BadRequestError, match="cannot generate: it can embed"):
-        client.chat.completions.create(model=EMBEDDER, messages=[{"role": "user", "content": "Hello"}])
-    with pytest.raises(openai.BadRequestError, match="dimensions must be 32 to 64 for tiny/Qwen3-Embedding"):
-        client.embeddings.create(model=EMBEDDER, input="a", dimensions=65)
-
-
 def test_documents_are_ranked_and_a_query_is_computed_once(live: LiveService) -> None:
     body = {"model": RERANKER, "query": "Who sings?", "documents": TEXTS}
     with httpx.Client(base_url=live.base_url, timeout=PATIENCE_S) as client:

@@ -203,16 +203,6 @@ class TestReuse:
             assert usage["prompt_tokens_details"]["cached_tokens"] == 50 * num_shared - num_prefilled
             assert num_computed(service) - before == num_prefilled + num_rest
 
-    def test_a_long_document_is_computed_once(self, service: FakeService) -> None:
-        document = "A long document, which is sent again and again. " * 30
-        first = post(service, "/v1/embeddings", input=document)
-        before = num_computed(service)
-        again = post(service, "/v1/embeddings", input=["short", document])
-        assert again["data"][1]["embedding"] == first["data"][0]["embedding"] == values([document])[0]
-        assert first["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
-        assert again["usage"]["prompt_tokens_details"]["cached_tokens"] == len(document) - 1
-        assert num_computed(service) - before == len("short") + 1
-
     def test_salts_share_nothing(self, service: FakeService) -> None:
         document = "A document of one tenant, which no other one may have. " * 30
         for salt in ("one", "two"):
