@@ -1,7 +1,9 @@
-"""An agent's loop on the embedded models, in every dialect: a tool is asked for, run, and its result answered."""
+"""The embedded models as official clients use them: an agent's loop in every dialect, and facts of a long context."""
 
 import json
+import random
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import anthropic
@@ -11,9 +13,11 @@ import pytest
 
 from adapters.huggingface.model_folder import EMBEDDED_IDS
 from application.settings import EngineSettings, ModelSettings, ServerSettings, Settings, StoreSettings
+from tests.support.effort import scaled
 from tests.support.http.servers.live_service import LiveService, live_service
 from tests.support.mlx.demo_chats import DemoChat, demo_conversation
 
+WORDS = Path(__file__).parents[3] / "training" / "text" / "words.json"
 SEEDS = range(2)
 """Of the questions. Other dialects than the first ask the first one again, whose prompt is known by then."""
 
@@ -160,3 +164,33 @@ def test_a_models_card_says_what_it_is(live: LiveService, clients: Clients) -> N
     assert "no assistant" in note
     shown = httpx.post(f"{live.base_url}/api/show", json={"model": clients.model}, timeout=120)
     assert shown.json()["model_info"]["general.description"] == note
+
+
+def facts(count: int) -> dict[str, str]:
+    """Things nobody can guess, the same ones every time, of the kind the embedded models were trained to recall."""
+    generator = random.Random(4)
+    words: list[str] = json.loads(WORDS.read_text())
+    return {key: str(generator.randint(10, 99_999)) for key in generator.sample(words, count)}
+
+
+@pytest.mark.slow
+def test_facts_are_recalled_from_a_long_context(clients: Clients) -> None:
+    """What the models' cards call reliable, out of up to 700 tokens; one answer may be wrong."""
+    known = facts(min(75, scaled(40)))
+    listing = "Here is a list.\n" + "\n".join(f"- {key}: {value}" for key, value in known.items())
+    asked = list(known)[3 :: len(known) // 3]
+    assert len(asked) == 3
+    right, prompt_tokens = 0, 0
+    for key in asked:
+        answer = clients.openai.chat.completions.create(
+            model=clients.model,
+            messages=[{"role": "user", "content": f"{listing}\n\nWhat is the value of {key}?"}],
+            temperature=0,
+            max_tokens=12,
+            extra_body={"chat_template_kwargs": {"enable_thinking": False}},
+        )
+        assert answer.usage is not None
+        prompt_tokens = answer.usage.prompt_tokens
+        right += (answer.choices[0].message.content or "").strip() == known[key]
+    assert prompt_tokens >= 9 * len(known)
+    assert right >= len(asked) - 1, f"{right} of {len(asked)}"

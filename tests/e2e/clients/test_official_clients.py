@@ -1,6 +1,6 @@
-"""The official `anthropic` and `openai` packages drive /v1/messages and /v1/responses over a socket.
+"""The official `openai` and `anthropic` packages drive a server over a socket, on the toy engine.
 
-On the toy engine; test_tool_loops drives the embedded models.
+test_tool_loops drives the embedded models.
 """
 
 from collections.abc import Iterator
@@ -45,6 +45,75 @@ def client(live: LiveService) -> Iterator[openai.OpenAI]:
 @pytest.fixture
 def model(client: openai.OpenAI) -> str:
     return client.models.list().data[0].id
+
+
+def say(text: str) -> list[Any]:
+    return [{"role": "user", "content": text}]
+
+
+def test_a_chat(client: openai.OpenAI, model: str) -> None:
+    answer = client.chat.completions.create(
+        model=model, messages=say("Hello"), max_tokens=8, temperature=0, logprobs=True, top_logprobs=2
+    )
+    assert answer.object == "chat.completion"
+    assert answer.choices[0].finish_reason in ("stop", "length")
+    assert answer.usage is not None
+    assert 0 < answer.usage.completion_tokens <= 8
+    assert answer.usage.total_tokens == answer.usage.prompt_tokens + answer.usage.completion_tokens
+    assert answer.usage.prompt_tokens_details is not None
+    assert answer.choices[0].logprobs is not None
+    assert len(answer.choices[0].logprobs.content or []) == answer.usage.completion_tokens
+    assert answer._request_id
+
+
+def test_a_chat_and_its_stream_say_the_same(client: openai.OpenAI, model: str) -> None:
+    wanted: dict[str, Any] = {
+        "model": model, "messages": say("Hello there"), "max_tokens": 24, "temperature": 0
+    }  # fmt: skip
+    plain = client.chat.completions.create(**wanted)
+    chunks = list(client.chat.completions.create(**wanted, stream=True, stream_options={"include_usage": True}))
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == (
+        plain.choices[0].message.content
+    )
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert chunks[-2].choices[0].finish_reason == plain.choices[0].finish_reason
+    assert chunks[-1].usage is not None
+    assert plain.usage is not None
+    assert chunks[-1].usage.completion_tokens == plain.usage.completion_tokens
+    assert len({chunk.id for chunk in chunks}) == 1
+
+
+def test_text_completions(client: openai.OpenAI, model: str) -> None:
+    wanted: dict[str, Any] = {
+        "model": model, "prompt": ["One", "Two"], "n": 2, "max_tokens": 6, "temperature": 0, "echo": True
+    }  # fmt: skip
+    plain = client.completions.create(**wanted)
+    assert [choice.index for choice in plain.choices] == [0, 1, 2, 3]
+    assert [choice.text[:3] for choice in plain.choices] == ["One", "One", "Two", "Two"]
+    texts = [""] * 4
+    for chunk in client.completions.create(**wanted, stream=True):
+        for choice in chunk.choices:
+            texts[choice.index] += choice.text
+    assert texts == [choice.text for choice in plain.choices]
+
+
+def test_openais_errors_become_the_clients_own_exceptions(client: openai.OpenAI, live: LiveService, model: str) -> None:
+    with pytest.raises(openai.BadRequestError, match="messages") as refused:
+        client.chat.completions.create(model=model, messages=[])
+    assert refused.value.param == "messages"
+    with pytest.raises(openai.BadRequestError) as overflow:
+        client.chat.completions.create(model=model, messages=say("x"), max_tokens=10**9)
+    assert overflow.value.code == "context_length_exceeded"
+    with pytest.raises(openai.NotFoundError, match=model) as unknown:
+        client.chat.completions.create(model="no-such-model", messages=say("x"))
+    assert unknown.value.code == "model_not_found"
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("no-such-model")
+    with (
+        openai.OpenAI(base_url=f"{live.base_url}/v1", api_key="wrong", max_retries=0) as stranger,
+        pytest.raises(openai.AuthenticationError),
+    ):
+        stranger.models.list()
 
 
 TOOL: dict[str, Any] = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
