@@ -26,7 +26,7 @@ from tests.support.stores.faulty_stores import FaultPlan
 from tests.support.stores.shared_stores import DEADLINE_S, FaultySharedStore, SharedFaults, SharedMemory, pump
 
 NUM_SERVERS = 3
-NUM_RUNS = drawn(72)
+NUM_RUNS = drawn(32)
 
 
 @dataclass

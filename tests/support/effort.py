@@ -1,8 +1,9 @@
 """How much of what is random or large a run of the tests takes on: TEST_EFFORT, a factor, 0.25 by default.
 
-TEST_DRAWS is the factor of simulations and properties, by default the same. At 0.25 the whole suite ends within
-minutes on two processors. `.ci/run` draws at 1, and `make test-long` runs everything at 5, which are the numbers that
-the documents name: six hundred simulated runs, ten thousand flipped bits, two hundred kills.
+TEST_DRAWS is the factor of what is drawn by a seed: simulations, properties, flipped bits, kills, power cuts, forged
+and malformed bytes; by default the same. Each keeps a few in `make test`, which ends within minutes on two processors.
+`.ci/run` draws at 1, and `make test-long` runs everything at 5, which are the numbers that the documents name: six
+hundred simulated runs, ten thousand flipped bits, two hundred kills.
 """
 
 import os
@@ -18,5 +19,5 @@ def scaled(count: int) -> int:
 
 
 def drawn(count: int) -> int:
-    """The same for runs of a simulation and examples of a property."""
+    """The same for what a seed draws."""
     return max(1, round(count * DRAWS))

@@ -152,12 +152,6 @@ def test_putting_again_changes_nothing(store: BlockStore) -> None:
     assert store.usage().namespaces == before
 
 
-def test_a_batch_may_repeat_a_record(store: BlockStore) -> None:
-    blocks = chain(ONE, 2)
-    assert put(store, [blocks[0], blocks[0], blocks[1], blocks[1]]) is PutOutcome.STORED
-    assert sum(space.num_blocks for space in store.usage().namespaces) == 2
-
-
 def test_followers_name_what_follows_a_block(store: BlockStore) -> None:
     trunk = chain(ONE, 2)
     branches = [chain(ONE, 1, seed=seed, after=trunk[-1])[0] for seed in range(5)]
@@ -196,17 +190,6 @@ def test_deleting_removes_following_records(store: BlockStore) -> None:
     assert store.delete([branch[0].key, hanging.key]) == 0
     assert store.delete([trunk[0].key]) == 3
     assert sum(space.num_blocks + space.num_snapshots for space in store.usage().namespaces) == 0
-
-
-def test_a_namespace_can_be_emptied_and_filled_again(store: BlockStore) -> None:
-    blocks = chain(ONE, 4)
-    other = chain(TWO, 2)
-    assert put(store, [*blocks, snapshot(blocks[2], [1]), snapshot(ONE, [2])]) is PutOutcome.STORED
-    assert put(store, other) is PutOutcome.STORED
-    assert store.erase(lambda info: info == ONE).num_records == 6
-    assert present(store, [*blocks, *other]) == [False] * 4 + [True] * 2
-    assert put(store, blocks) is PutOutcome.STORED
-    assert present(store, blocks) == [True] * 4
 
 
 def test_usage_lists_a_namespace_while_it_holds_records(store: BlockStore) -> None:

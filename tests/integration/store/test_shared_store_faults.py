@@ -14,7 +14,7 @@ from adapters.resp.shared_store import LABEL_BYTES, PIECE_BYTES, RespSharedStore
 from adapters.zstd.codec import ZstdStateCodec
 from application.ports.shared_store import SharedFailure, SharedStoreError
 from domain.prefix.record import Record
-from tests.support.effort import scaled
+from tests.support.effort import drawn, scaled
 from tests.support.processes.certificates import make_certificates
 from tests.support.processes.redis_server import RedisServer, free_port, needs_redis, redis_server
 from tests.support.stores.store_records import chain, keys_of, namespace_of, same, snapshot
@@ -23,7 +23,7 @@ pytestmark = needs_redis
 
 ONE = namespace_of("one")
 KEY = b"the key of the fleet, 32 bytes.."
-NUM_MUTATED = 10_000
+NUM_MUTATED = drawn(8_000)
 
 
 @pytest.fixture(scope="module")

@@ -1,19 +1,16 @@
 """A damaged, cut, foreign or newer store: detected, emptied or left alone, and never a wrong byte or a crash."""
 
 import json
-import shutil
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
-from shutil import rmtree
 
 import lmdb
 import pytest
 
 from application.ports.block_store import OpenFailure, PutOutcome, StoreOpenError
-from tests.support.effort import scaled
-from tests.support.processes.processes import fast_folder, finish, start
+from tests.support.effort import drawn
+from tests.support.processes.processes import finish, start
 from tests.support.stores.damage.bit_flips import make
+from tests.support.stores.damage.kill_writer import KILLS_A_STORE
 from tests.support.stores.damage.power_cuts import cut_often
 from tests.support.stores.damage.volatile_disk import Op, build_recorder, read_log, recording_environment
 from tests.support.stores.lmdb_store import faults, open_store
@@ -21,13 +18,6 @@ from tests.support.stores.store_records import chain, held, keys_of, namespace_o
 from tests.support.telemetry.recording import RecordingEvents
 
 INFO = namespace_of("one")
-
-
-@pytest.fixture
-def scratch(tmp_path: Path) -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="cairn-damage-", dir=fast_folder(tmp_path)))
-    yield folder
-    shutil.rmtree(folder, ignore_errors=True)
 
 
 def filled(path: Path) -> list[bytes]:
@@ -40,7 +30,7 @@ def filled(path: Path) -> list[bytes]:
 @pytest.mark.slow
 def test_thousands_of_flipped_bits(scratch: Path) -> None:
     make(scratch / "origin")
-    num_files = scaled(120)
+    num_files = drawn(64)
     runs = [
         start(
             "-m", "tests.support.stores.damage.bit_flips", str(scratch / "origin"), str(scratch / f"copy{part}"),
@@ -51,18 +41,18 @@ def test_thousands_of_flipped_bits(scratch: Path) -> None:
     counts = [json.loads(finish(run, 250)) for run in runs]
     assert sum(count["bits"] for count in counts) >= 16 * num_files
     # LMDB trusts its pages: of one file in fifty it may die, and serves nothing wrong before.
-    assert sum(count[kind] for count in counts for kind in count if "died" in kind) <= scaled(5)
+    assert sum(count[kind] for count in counts for kind in count if "died" in kind) <= drawn(5)
     # The trial means something only if all three happen: nothing, a bad payload, a bad structure.
     for kind in ("harmless", "checksum", "damaged"):
-        assert sum(count.get(kind, 0) for count in counts) > scaled(2)
+        assert sum(count.get(kind, 0) for count in counts) > drawn(2)
 
 
 def test_a_file_cut_anywhere(scratch: Path) -> None:
     make(scratch / "origin")
-    folders = str(scratch / "origin"), str(scratch / "copy")
-    run = start("-m", "tests.support.stores.damage.bit_flips", *folders, "cut", "0", "60", "3")
+    folders, num_files = (str(scratch / "origin"), str(scratch / "copy")), drawn(64)
+    run = start("-m", "tests.support.stores.damage.bit_flips", *folders, "cut", "0", str(num_files), "3")
     counts = json.loads(finish(run, 250))
-    assert counts.get("damaged", 0) > 20
+    assert counts.get("damaged", 0) > num_files // 3
 
 
 def test_a_file_cut_while_it_is_open(scratch: Path) -> None:
@@ -183,47 +173,26 @@ def test_a_bad_payload_is_quarantined_with_following_records(tmp_path: Path) -> 
     store.close()
 
 
-@pytest.fixture
-def kill_scratch(tmp_path: Path) -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="cairn-crash-", dir=fast_folder(tmp_path)))
-    yield folder
-    shutil.rmtree(folder, ignore_errors=True)
-
-
-def test_many_kills(kill_scratch: Path) -> None:
-    num_kills = max(12, scaled(40))
-    run = start("-m", "tests.support.stores.damage.kill_writer", str(kill_scratch), str(num_kills), "11")
+def test_many_kills(scratch: Path) -> None:
+    num_kills = max(2 * KILLS_A_STORE, drawn(40))
+    run = start("-m", "tests.support.stores.damage.kill_writer", str(scratch), str(num_kills), "11")
     summary = json.loads(finish(run, 280))
     assert summary["kills"] == num_kills
     assert summary["acknowledged"] > 2 * num_kills
 
 
-def test_many_kills_while_what_is_computed_is_stored_behind(kill_scratch: Path) -> None:
-    num_kills = max(6, scaled(20))
-    run = start("-m", "tests.support.stores.damage.kill_behind", str(kill_scratch), str(num_kills), "13")
-    summary = json.loads(finish(run, 280))
-    assert (summary["kills"], summary["stored"] >= 3) == (num_kills, True)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="cairn-power-", dir=fast_folder(tmp_path)))
-    yield folder
-    rmtree(folder, ignore_errors=True)
-
-
 @pytest.mark.parametrize(
     ("life", "num_cuts"),
-    [("roomy", 35), ("tight", 40)],
+    [("roomy", drawn(60)), ("tight", drawn(60))],
 )
-def test_a_power_cut_loses_what_it_may_and_nothing_else(folder: Path, life: str, num_cuts: int) -> None:
-    outcomes = cut_often(life, folder, num_cuts, seed=1)
+def test_a_power_cut_loses_what_it_may_and_nothing_else(scratch: Path, life: str, num_cuts: int) -> None:
+    outcomes = cut_often(life, scratch, num_cuts, seed=1)
     assert outcomes.total() == num_cuts
     assert set(outcomes) == {"some groups"}
 
 
-def test_the_first_start_makes_format_durable_before_the_database(folder: Path) -> None:
-    library, root, log = build_recorder(folder), folder / "root", folder / "log"
+def test_the_first_start_makes_format_durable_before_the_database(scratch: Path) -> None:
+    library, root, log = build_recorder(scratch), scratch / "root", scratch / "log"
     root.mkdir()
     program = (
         f"from tests.integration.store.test_store_damage import *\nopen_store(Path({str(root)!r}) / 'store').close()"

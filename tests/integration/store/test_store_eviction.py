@@ -1,13 +1,10 @@
 """Eviction and deletion: records that are being read stay, and namespaces without records leave nothing behind."""
 
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from hashlib import sha256
 from pathlib import Path
 from random import Random
-from shutil import rmtree
 
 import lmdb
 import pytest
@@ -23,7 +20,6 @@ from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
 from domain.prefix.record import BlockKey, HostPayload, Namespace, NamespaceInfo, Record, RecordKey, TensorSpec
 from tests.support.effort import scaled
-from tests.support.processes.processes import fast_folder
 from tests.support.stores.store_records import chain, empty, keys_of, namespace_of, same, snapshot
 from tests.support.telemetry.recording import RecordingEvents
 
@@ -34,10 +30,8 @@ FINGERPRINT = '{"layout":"' + "sliced " * 400 + '"}'
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="cairn-spaces-", dir=fast_folder(tmp_path)))
-    yield folder / "store"
-    rmtree(folder, ignore_errors=True)
+def path(scratch: Path) -> Path:
+    return scratch / "store"
 
 
 def open_store(path: Path, quota_bytes: int = QUOTA_BYTES) -> LmdbBlockStore:
@@ -197,13 +191,6 @@ SOURCE = memoryview(Random(0).randbytes(1 << 20))
 SIZES = (100, 700, 1500, 4000, 9000, 20_000, 60_000)
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="cairn-churn-", dir=fast_folder(tmp_path)))
-    yield folder
-    shutil.rmtree(folder, ignore_errors=True)
-
-
 def record(number: int, parent: BlockHash, size_bytes: int) -> Record:
     start = number * 64 % (len(SOURCE) - size_bytes)
     payload = HostPayload((TensorSpec("uint8", (size_bytes,)),), (SOURCE[start : start + size_bytes],))
@@ -212,10 +199,10 @@ def record(number: int, parent: BlockHash, size_bytes: int) -> Record:
 
 
 @pytest.mark.slow
-def test_many_records_at_a_full_quota(folder: Path) -> None:
+def test_many_records_at_a_full_quota(path: Path) -> None:
     random, events = Random(1), RecordingEvents()
     store = LmdbBlockStore(
-        folder / "store",
+        path,
         LmdbOptions(CHURN_QUOTA_BYTES, num_threads=1),
         ZstdStateCodec(compress=False),
         events,
@@ -235,7 +222,7 @@ def test_many_records_at_a_full_quota(folder: Path) -> None:
         assert store.put(batch) is PutOutcome.STORED
         recent = [*recent[-500:], *(one.key for one in batch)]
         store.touch(random.sample(recent, min(5, len(recent))))
-        largest = max(largest, (folder / "store" / "data.mdb").stat().st_size)
+        largest = max(largest, (path / "data.mdb").stat().st_size)
         if number % 5_000 < 12:
             usage = store.usage()
             assert usage.stored_bytes <= CHURN_QUOTA_BYTES

@@ -9,7 +9,7 @@ from adapters.pillow import decoder
 from adapters.pillow.decoder import decode
 from application.ports.vision import Pixels
 from domain.errors import InvalidRequest
-from tests.support.effort import scaled
+from tests.support.effort import drawn
 from tests.support.http.hostile_images import BOMBS, FORMATS, STRANGERS, hostile_images, picture, png, zeros
 
 RED, WHITE = (255, 0, 0), (255, 255, 255)
@@ -101,7 +101,7 @@ def test_a_truncated_file_is_refused(kind: str) -> None:
 
 
 def test_damaged_files_are_shown_or_refused() -> None:
-    for name, data in hostile_images(scaled(2_000), seed=7):
+    for name, data in hostile_images(drawn(2_000), seed=7):
         try:
             pixels = decode(data, name)
         except InvalidRequest:  # any other error fails the test

@@ -12,7 +12,7 @@ from adapters.fake.options import FakeOptions
 from adapters.fake.vision import ToyImages
 from application.ports.vision import ProcessedImage
 from domain.request.media import Image
-from tests.support.effort import scaled
+from tests.support.effort import drawn
 from tests.support.http.hostile_images import picture, send
 from tests.support.http.images import CAT, SHOWING, Processors, picture_service
 from tests.support.http.servers.fake_service import DEFAULT_MODEL, FakeService, fake_service
@@ -33,7 +33,7 @@ def ask(service: FakeService, data: bytes) -> httpx.Response:
 
 @pytest.mark.slow
 def test_no_image_is_more_than_a_400(service: FakeService) -> None:
-    found = send(lambda path, body: service.client.post(path, json=body), scaled(2_000), seed=3)
+    found = send(lambda path, body: service.client.post(path, json=body), drawn(1_000), seed=3)
     assert set(found) == {200, 400}
     assert ask(service, picture()).status_code == 200
 

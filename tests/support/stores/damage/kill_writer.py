@@ -25,7 +25,7 @@ from tests.support.stores.store_records import chain, keys_of, namespace_of, sam
 
 INFO = namespace_of("killed")
 ROOMY_BYTES, TIGHT_BYTES = 256 << 20, 3 << 20
-KILLS_A_STORE = 10
+KILLS_A_STORE = 4
 # Groups whose bytes together stay far below the tight quota: never evicted before older ones.
 RECENT = 6
 
