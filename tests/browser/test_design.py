@@ -7,22 +7,11 @@ import pytest
 
 from interfaces.http.pages.routes import FOLDER
 from tests.support.browser.accessibility import grave_findings
-from tests.support.browser.browser import PHONE, WIDE, expect, is_as_wide_as_its_window
+from tests.support.browser.browser import expect
 from tests.support.http.servers.fake_service import FakeService
 
 PAGES = ("/admin", "/chat")
 MAX_PAGE_BYTES = 154_000
-
-
-@pytest.mark.parametrize("path", PAGES)
-@pytest.mark.parametrize(("size", "scheme"), [(WIDE, "light"), (PHONE, "dark")])
-def test_a_page_fits_and_can_be_read_by_everybody(
-    path: str, size: tuple[int, int], scheme: str, service: FakeService, watch: Any
-) -> None:
-    page = watch(service.base_url, size=size, scheme=scheme).open(service.base_url + path)
-    expect(page.locator("main")).to_be_visible()
-    assert is_as_wide_as_its_window(page)
-    assert grave_findings(page) == []
 
 
 @pytest.mark.parametrize("path", PAGES)

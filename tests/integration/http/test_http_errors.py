@@ -11,8 +11,6 @@ import pytest
 from adapters.fake.engine import FakeModels
 from adapters.fake.options import FakeOptions, reply_with
 from adapters.fake.tokenizer import FakeTokenizer, FakeTokenizers
-from application.settings import ServerSettings
-from domain.byte_size import ByteSize
 from domain.errors import ComputeFailed
 from domain.ids import SequenceId
 from domain.models.capability import ModelUse
@@ -181,13 +179,6 @@ def test_what_the_template_refuses_is_the_clients_error() -> None:
     assert (error["code"], error["param"]) == ("template_failed", "messages")
 
 
-def test_context_overflow_has_its_own_code(service: FakeService) -> None:
-    error = error_of(service.client.post(COMPLETIONS, json={"prompt": "x" * 500}), 400)
-    assert error["code"] == "context_length_exceeded"
-    assert "500" in error["message"]
-    assert "200" in error["message"]
-
-
 @pytest.mark.parametrize("model", ["gpt-9", "", "a/b/../c", "x" * 3000, "é"])
 def test_an_unknown_model_is_not_found_and_those_served_are_listed(service: FakeService, model: str) -> None:
     for path, body in ((CHAT, {"messages": HELLO}), (COMPLETIONS, {"prompt": "x"})):
@@ -225,15 +216,6 @@ def test_routes_and_methods(service: FakeService) -> None:
     assert error_of(response, 405)["code"] == "method_not_allowed"
     assert "POST" in response.headers["allow"]
     assert error_of(service.client.delete("/v1/models"), 405)["type"] == "invalid_request_error"
-
-
-def test_a_body_too_large_is_refused() -> None:
-    with fake_service(settings=ServerSettings(port=0, max_body=ByteSize(num_bytes=10_000))) as service:
-        large = json.dumps({"prompt": "x" * 20_000}).encode()
-        assert error_of(service.client.post(COMPLETIONS, content=large, headers=JSON), 413)["code"] == "body_too_large"
-        unannounced = service.client.post(COMPLETIONS, content=iter([large[:9_000], large[9_000:]]), headers=JSON)
-        assert error_of(unannounced, 413)["code"] == "body_too_large"
-        assert service.client.post(COMPLETIONS, json={"prompt": "x"}).status_code == 200
 
 
 def test_a_model_that_cannot_be_loaded_says_why_and_not_where() -> None:

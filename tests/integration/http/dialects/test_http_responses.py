@@ -49,14 +49,6 @@ def test_a_prompt_that_does_not_fit_says_so_in_the_words_that_make_agents_compac
     assert told["message"].replace("messages", "input") == error["message"]  # each names its own field
 
 
-def test_errors_have_openais_shape_and_name_the_field(service: FakeService) -> None:
-    assert error_of(service, 400, input=[])["param"] == "input"
-    assert error_of(service, 400, max_output_tokens=0)["param"] == "max_output_tokens"
-    assert error_of(service, 400, previous_response_id="resp_1")["param"] == "previous_response_id"
-    assert error_of(service, 404, model="nobody")["code"] == "model_not_found"
-    assert service.client.get(f"{PATH}/resp_1").json()["error"]["code"] == "not_found"
-
-
 def test_it_can_be_explained_and_warmed(service: FakeService) -> None:
     body = {"input": "warm me up", "instructions": "As told. " * 20}
     warmed = service.client.post("/v1/cache/warm", json=body).json()["prompts"][0]

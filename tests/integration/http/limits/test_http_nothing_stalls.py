@@ -1,17 +1,14 @@
 """Whatever hangs or is not read stalls nobody else: a slow reader, a store, a model folder, clients that warm."""
 
 import threading
-from collections.abc import Sequence
 
 import pytest
 
 from adapters.fake.engine import FakeModels
 from adapters.fake.options import HYBRID, FakeOptions
-from adapters.memory.block_store import MemoryBlockStore
-from domain.ids import BlockHash, ModelId
+from domain.ids import ModelId
 from domain.models.model_card import ModelSource
-from domain.prefix.record import Namespace
-from tests.support.http.clients import EXPLAIN, PROMPT, WARM, RawClient
+from tests.support.http.clients import PROMPT, WARM, RawClient
 from tests.support.http.servers.fake_service import DEFAULT_MODEL, PATIENCE_S, FakeService, fake_service
 from tests.support.processes.gate import Gate
 from tests.support.stores.faulty_stores import GatedStore
@@ -63,37 +60,6 @@ def test_many_that_warm_and_a_store_that_does_not_write_keep_nobody_waiting() ->
             store.open()
         clients[0].read_until(b'"stored_tokens"')
         clients[0].leave()
-
-
-class SilentStore(MemoryBlockStore):
-    """Never answers who asks for followers, until told to."""
-
-    def __init__(self) -> None:
-        super().__init__(None)
-        self.answers = threading.Event()
-
-    def followers(self, namespace: Namespace, parent: BlockHash, limit: int) -> Sequence[tuple[int, ...]]:
-        assert self.answers.wait(2 * PATIENCE_S)
-        return super().followers(namespace, parent, limit)
-
-
-def test_a_store_that_does_not_answer_keeps_nobody_waiting_who_does_not_ask_it() -> None:
-    store = SilentStore()
-    with fake_service(FakeOptions(layout=HYBRID), reuses=True, store=store) as service:
-        check_answered(service)
-        prompts = [f"{number} {PROMPT}" for number in range(MORE_THAN_THREADS)]
-        clients = [RawClient(service.base_url, EXPLAIN, {"prompt": prompt}) for prompt in prompts]
-        try:
-            service.wait_until(
-                lambda: service.pool.status(ModelId(DEFAULT_MODEL)).num_leases == MORE_THAN_THREADS,
-                "all to be asking",
-            )
-            check_answered(service)
-        finally:
-            store.answers.set()
-        for client in clients:
-            client.read_until(b'"sentence"')
-            client.leave()
 
 
 class SilentModels(FakeModels):
