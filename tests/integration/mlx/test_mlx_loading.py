@@ -109,14 +109,8 @@ def _changed(**values: Any) -> Damage:
     return change
 
 
-def _truncated_weights(folder: Path) -> None:
-    path = folder / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:5000])
-
-
-def _truncated_header(folder: Path) -> None:
-    path = folder / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:100])
+def _cut(num_bytes: int) -> Damage:
+    return lambda folder: os.truncate(folder / "model.safetensors", num_bytes)
 
 
 def _no_safetensors(folder: Path) -> None:
@@ -148,8 +142,8 @@ def _endless_product(folder: Path) -> None:
             "num_hidden_layers is 100000000, but at most 2048 are built",
         ),
         (_removed("model.safetensors"), "no weights"),
-        (_truncated_weights, "truncated"),
-        (_truncated_header, "could not be loaded"),
+        (_cut(5000), "truncated"),
+        (_cut(100), "could not be loaded"),
         (_no_safetensors, "could not be loaded"),
         (_endless_numbers, "is not a tensor"),
         (_endless_product, "is not a tensor"),

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import count, pairwise
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -55,44 +54,6 @@ def capture(model: FakeModel, prompt: Sequence[int], position: int) -> tuple[lis
     if position > whole:
         model.prefill(id, prompt[whole:position])
     return blocks, model.capture_snapshot(id, whole)
-
-
-@given(layouts, prompts, st.data())
-def test_a_restored_sequence_continues_as_if_it_had_been_computed(
-    layout: StateLayout, prompt: list[int], data: st.DataObject
-) -> None:
-    model = model_of(layout, runs_ahead=data.draw(st.booleans()))
-    expected = finish(model, opened(model), prompt)
-    position = data.draw(st.integers(0, len(prompt) - 1))
-    blocks, snapshot = capture(model, prompt, position)
-    for group in layout.groups:
-        if group.policy is HitPolicy.TRAILING and group.window:
-            out_of_reach = max(0, (position - group.window) // BLOCK)
-            blocks[:out_of_reach] = [
-                {index: payload for index, payload in block.items() if index != group.index}
-                for block in blocks[:out_of_reach]
-            ]
-    restored = opened(model)
-    model.restore(restored, position, blocks, snapshot)
-    assert model.position(restored) == position
-    assert finish(model, restored, prompt) == expected
-
-
-@given(layouts, prompts, st.integers(1, 30))
-def test_states_captured_while_decoding_restore_as_well(layout: StateLayout, prompt: list[int], extra: int) -> None:
-    model = model_of(layout)
-    id = opened(model)
-    answer = finish(model, id, prompt, num_tokens=extra)
-    history = [*prompt, *answer][: model.position(id)]
-    whole = len(history) // BLOCK * BLOCK
-    # Capturing late is what a ring buffer refuses for its window: rebuild earlier blocks, take the tail live.
-    blocks, _ = capture(model, history, whole)
-    snapshot = model.capture_snapshot(id, whole)
-    restored = opened(model)
-    longer = [*prompt, *answer, 7, 8]
-    if all(group.index in snapshot for group in layout.groups) or len(history) == whole:
-        model.restore(restored, len(history), blocks, snapshot)
-        assert finish(model, restored, longer) == finish(model, opened(model), longer)
 
 
 def tampered(payload: HostPayload, at: int) -> HostPayload:
@@ -171,19 +132,3 @@ def test_a_long_decode_drops_the_window_of_earlier_blocks() -> None:
     trailing = next(group.index for group in LAYOUTS["windowed"].groups if group.policy is HitPolicy.TRAILING)
     assert trailing not in early
     assert trailing in late
-
-
-def test_misuse_is_loud() -> None:
-    model = model_of(LAYOUTS["attention"])
-    id = opened(model)
-    with pytest.raises(RuntimeError, match="open already"):
-        model.open(id)
-    with pytest.raises(RuntimeError, match="token_ids is empty"):
-        model.prefill(id, [])
-    with pytest.raises(RuntimeError, match="beyond position"):
-        model.capture_blocks(id, [(0, 4)])
-    with pytest.raises(RuntimeError, match="not started"):
-        model.decode([id])
-    model.close([id, SequenceId(-1)])
-    with pytest.raises(RuntimeError, match="not open"):
-        model.position(id)
