@@ -18,8 +18,8 @@ from domain.ids import RequestId
 from domain.request.request import choice_id
 from domain.request.sampling import SamplingParams
 from tests.simulation.simulator import plain_answer
-from tests.simulation.workload import SALTS, VOCAB, Conversation, Workload
-from tests.simulation.world import BLOCK, World, draw_plan
+from tests.simulation.workload import SALTS, Conversation, Workload
+from tests.simulation.world import World, draw_plan
 from tests.support.effort import drawn
 from tests.support.engines.sync_engine import tokens_of, usage_of
 from tests.support.stores.faulty_stores import FaultPlan
@@ -189,37 +189,9 @@ def test_answers_are_right_whatever_the_store_does(seed: int) -> None:
     assert counts["requests"] > 0
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_a_conversation_that_moves_from_server_to_server_computes_its_new_tokens(seed: int) -> None:
-    """Whatever the layout: no more than what one server would compute, and that is close to what is new."""
-    fleet = Fleet(seed, SharedFaults())
-    random = fleet.random
-    for model in fleet.plan.models:
-        if str(model) == "odd":
-            continue
-        alone, *_ = [fleet._started(MemoryBlockStore(1 << 30), f"alone {model}")]
-        computed: list[list[int]] = []
-        start = random.randrange(VOCAB)
-        for servers in ([alone], fleet.servers[:2]):
-            talk = Conversation([(start + at) % VOCAB for at in range(3 * BLOCK + 5)], [2 * BLOCK], model, "")
-            computed.append([])
-            for turn in range(5):
-                server = servers[turn % len(servers)]
-                before = fleet.counts["computed"]
-                fleet.submit(server, talk, fleet.workload._encoded(talk), 6)
-                num_before = len(fleet.workload._talks)
-                fleet.finish(server)
-                computed[-1].append(fleet.counts["computed"] - before)
-                answered = fleet.workload._talks[-1]
-                assert len(fleet.workload._talks) >= min(num_before, 8)
-                talk = replace(answered, tokens=[*answered.tokens, *range(start, start + 9)], turns=answered.turns)
-        assert all(moved <= stayed + 32 for stayed, moved in zip(*computed, strict=True)), (model, computed)
-    assert fleet.counts["from shared"] > 0
-
-
 def test_what_was_forged_or_evicted_is_counted_and_computed() -> None:
     total: Counter[str] = Counter()
-    for seed in range(6):
+    for seed in range(3):
         fleet = Fleet(seed, SharedFaults(evictions=0.2, forgeries=0.2))
         fleet.play(600)
         total += fleet.used("read")

@@ -5,37 +5,26 @@ Tiny random models, one a layout. What is computed is held against the tokens no
     repeat       one token, before and after a restart
     continued    the new tokens, and one more where the last token of the answer was sampled but not computed
     edited       back to the nearest block boundary, or with recurrent layers to the nearest grid position
-
-A model whose cache class nobody knows computes everything, rightly, and says why.
 """
 
-import random
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from adapters.mlx.runtime.mlx_lm import mlx_lm_module
-from application.events import ModelLoaded
 from application.settings import EngineSettings
-from tests.support.http.replay.replay import Answer, Replay, cacheless_server, caching_server
+from tests.support.http.replay.replay import Answer, Replay, cacheless_server, caching_server, some_tokens
 from tests.support.mlx.tiny_models import write_folder
 
 pytestmark = pytest.mark.slow
 
-SLICED = ("deepseek_v3", "gemma3_text")
-RECURRENT = ("mamba2", "deepseek_v41")
-UNKNOWN = "llama"
+SLICED, RECURRENT = ("gemma3_text",), ("mamba2", "deepseek_v41")
+NAMES = (*SLICED, *RECURRENT)
 BLOCK, GRID = 64, 128  # small, so that prompts need not be long; the defaults are used in test_replay_restarts
 ENGINE = EngineSettings(block_size=BLOCK, prefill_grid=GRID)
 NUM_PROMPT, EDIT_AT = 160, 138
 WANTED: dict[str, Any] = {"max_tokens": 8, "ignore_eos": True}
-
-
-def some_tokens(count: int, seed: int) -> list[int]:
-    return random.Random(seed).choices(range(10, 400), k=count)
 
 
 PROMPT = some_tokens(NUM_PROMPT, 1)
@@ -49,14 +38,14 @@ def play(replay: Replay) -> list[Answer]:
     return [first, replay.complete(PROMPT), replay.complete(continued), replay.complete(EDITED)]
 
 
-def replay_all(client: httpx.Client, names: Sequence[str]) -> dict[str, list[Answer]]:
-    return {name: play(Replay(client, name, **WANTED)) for name in names}
+def replay_all(client: httpx.Client) -> dict[str, list[Answer]]:
+    return {name: play(Replay(client, name, **WANTED)) for name in NAMES}
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("models")
-    for name in (*SLICED, *RECURRENT, UNKNOWN):
+    for name in NAMES:
         write_folder(name, made / name)
     return made
 
@@ -64,7 +53,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def expected(folder: Path) -> dict[str, list[Answer]]:
     with cacheless_server(folder, ENGINE) as client:
-        return replay_all(client, (*SLICED, *RECURRENT, UNKNOWN))
+        return replay_all(client)
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +65,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def answers(folder: Path, store: Path) -> dict[str, list[Answer]]:
     """Of a caching server; the last two of each model come from a second one on the same store."""
     with caching_server(store, ENGINE, folder) as server:
-        found = replay_all(server.client, (*SLICED, *RECURRENT))
+        found = replay_all(server.client)
     with caching_server(store, ENGINE, folder) as server:
         for name, given in found.items():
             replay = Replay(server.client, name, **WANTED)
@@ -84,7 +73,7 @@ def answers(folder: Path, store: Path) -> dict[str, list[Answer]]:
     return found
 
 
-@pytest.mark.parametrize("name", [*SLICED, *RECURRENT])
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.exact
 def test_answers_are_those_of_a_server_without_a_cache(
     name: str, answers: dict[str, list[Answer]], expected: dict[str, list[Answer]]
@@ -97,7 +86,7 @@ def test_answers_are_those_of_a_server_without_a_cache(
     ]
 
 
-@pytest.mark.parametrize("name", [*SLICED, *RECURRENT])
+@pytest.mark.parametrize("name", NAMES)
 def test_what_is_computed(name: str, answers: dict[str, list[Answer]]) -> None:
     first, repeated, continued, edited, again, continued_again = answers[name]
     assert first.num_cached == 0
@@ -106,27 +95,3 @@ def test_what_is_computed(name: str, answers: dict[str, list[Answer]]) -> None:
     assert edited.num_shared == EDIT_AT
     assert edited.num_computed <= edited.num_new + EDIT_AT % (BLOCK if name in SLICED else GRID)
     assert [answer.num_computed for answer in (repeated, again, continued_again)] == [1, 1, 1]
-
-
-def test_an_unknown_cache_class_is_served_without_reuse_and_named(
-    folder: Path, store: Path, expected: dict[str, list[Answer]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lib = mlx_lm_module("models.cache")
-
-    class NewCache(lib.KVCache):  # type: ignore[name-defined, misc]
-        """What the next mlx-lm might bring."""
-
-    model_class = mlx_lm_module("models.llama").Model
-    monkeypatch.setattr(model_class, "make_cache", lambda model: [NewCache() for _ in model.layers], raising=False)
-    with caching_server(store, ENGINE, folder) as server:
-        given = play(Replay(server.client, UNKNOWN, **WANTED))
-        notes = [event.note for event in server.events.of(ModelLoaded)]
-    assert [answer.output_ids for answer in given] == [answer.output_ids for answer in expected[UNKNOWN]]
-    assert [answer.num_cached for answer in given] == [0] * 4
-    assert any("NewCache" in note for note in notes), notes
-
-
-def test_a_known_one_of_the_same_model_is_reused(folder: Path, store: Path) -> None:
-    """So the test above shows the class at work, and nothing else about the model."""
-    with caching_server(store, ENGINE, folder) as server:
-        assert play(Replay(server.client, UNKNOWN, **WANTED))[1].num_computed == 1

@@ -4,7 +4,6 @@ Tiny random models, dense, windowed and hybrid. Each turn computes what is new a
 those of one server without a cache. An agent's turns overlap: the next request holds the answer of the one before.
 """
 
-import random
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.http.replay.replay import Answer, Replay, cacheless_server, cairn_server
+from tests.support.http.replay.replay import Answer, Replay, cacheless_server, cairn_server, some_tokens
 from tests.support.http.servers.fake_service import wait_until
 from tests.support.mlx.small_demos import SMALL_DEMO, SMALL_HYBRID, write_small_demos
 from tests.support.mlx.tiny_models import write_folder
@@ -26,10 +25,6 @@ NUM_SERVERS, NUM_TURNS = 2, 4
 PATIENT = ("--shared-deadline-s", "60")  # that a busy machine may take its time
 MOST_BEYOND = 32
 WANTED: dict[str, Any] = {"max_tokens": 8, "ignore_eos": True}
-
-
-def some_tokens(count: int, seed: int) -> list[int]:
-    return random.Random(seed).choices(range(10, 400), k=count)
 
 
 def wait_until_shared(client: httpx.Client) -> None:

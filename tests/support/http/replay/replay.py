@@ -48,6 +48,10 @@ def prose(num_words: int, seed: int) -> str:
     return " ".join(random.Random(seed).choices(material().words, k=num_words))
 
 
+def some_tokens(count: int, seed: int) -> list[int]:
+    return random.Random(seed).choices(range(10, 400), k=count)
+
+
 def opening(num_words: int = 60) -> list[Message]:
     return [{"role": "system", "content": f"You are a guide in the hills. Notes: {prose(num_words, 1)}."}]
 
