@@ -36,7 +36,7 @@ QUESTIONS = ("What is this?", "Say what you see, in a word.")
 
 
 def write_model(folder: Path) -> None:
-    from tests.support.mlx.tiny_seers import write_seeing_folder
+    from tests.support.mlx.vision.tiny_seers import write_seeing_folder
 
     text = {**TEXT, "rope_scaling": ROPE, "max_position_embeddings": 8192}
     write_seeing_folder("qwen3_vl", folder, text=text, vision=VISION, prepare=PIXELS, template=TEMPLATE)
@@ -62,7 +62,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=5)
     given = parser.parse_args()
     blas = shared_blas()
-    from tests.support.mlx.tiny_seers import picture
+    from tests.support.mlx.vision.tiny_seers import picture
 
     with tempfile.TemporaryDirectory() as directory:
         folder = Path(directory) / "model"

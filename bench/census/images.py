@@ -12,8 +12,8 @@ from pathlib import Path
 import mlx.core as mx
 
 from domain.ids import SequenceId
-from tests.support.mlx.seers import Answer, Seer, answer, logits_of, make_seer, open_seer, prefill
-from tests.support.mlx.tiny_seers import CONFIGS, logits_by_mlx_vlm
+from tests.support.mlx.vision.seers import Answer, Seer, answer, logits_of, make_seer, open_seer, prefill
+from tests.support.mlx.vision.tiny_seers import CONFIGS, logits_by_mlx_vlm
 from tests.support.stores.state_replay import BLOCK, Captured, StateBytes, whole_state
 
 TOLERANCE = 1e-4

@@ -45,7 +45,7 @@ from interfaces.composition.token_side import SWITCH_INTERVAL_S
 from tests.support.http.replay.replay import cairn_server
 from tests.support.http.servers.fake_service import wait_until
 from tests.support.mlx.small_demos import SMALL_DEMO, build_from, write_small_demos
-from tests.support.processes.redis_server import RedisServer, redis_server
+from tests.support.processes.servers.redis_server import RedisServer, redis_server
 
 NUM_SERVERS, NUM_AGENTS, NUM_TURNS = 3, 8, 6
 CHUNK_BYTES = 1 << 20

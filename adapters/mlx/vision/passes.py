@@ -2,7 +2,7 @@
 
 Images have features in place of their tokens' embeddings, three positions a token in some families, features added
 behind the first layers, and tokens that attend to each other. A family is computed once its logits equal those of
-mlx-vlm: see tests/integration/mlx/test_mlx_vision.py.
+mlx-vlm: see tests/integration/mlx/vision/test_mlx_vision.py.
 
 The trunk is prepared once (`prepare_trunk`), with parts that hold nothing about a sequence. Each pass gets what its
 tokens need by `chunk_pass`. Positions derive from the places of the images: neither model nor cache keeps any.

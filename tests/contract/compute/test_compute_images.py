@@ -20,7 +20,7 @@ from domain.request.media import Image
 from tests.support.engines.finish_load import finish_load
 from tests.support.engines.toy_prompts import Parts, prompt_of
 from tests.support.mlx.contract_models import GREEDY
-from tests.support.mlx.tiny_seers import load_seeing, picture
+from tests.support.mlx.vision.tiny_seers import load_seeing, picture
 from tests.support.stores.state_replay import BLOCK, new_id
 
 NUM_NEW = 8

@@ -10,7 +10,7 @@ from application.ports.shared_store import SharedFailure, SharedHint, SharedStor
 from domain.ids import BlockHash
 from domain.prefix.fingerprint import NamespaceChoice
 from domain.prefix.record import Record
-from tests.support.processes.redis_server import RedisServer, needs_redis, redis_server
+from tests.support.processes.servers.redis_server import RedisServer, needs_redis, redis_server
 from tests.support.stores.shared_stores import MemorySharedStore, SharedMemory
 from tests.support.stores.store_records import chain, keys_of, namespace_of, same, snapshot
 

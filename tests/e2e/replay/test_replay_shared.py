@@ -16,7 +16,7 @@ from tests.support.http.replay.replay import Answer, Replay, cacheless_server, c
 from tests.support.http.servers.fake_service import wait_until
 from tests.support.mlx.small_demos import SMALL_DEMO, SMALL_HYBRID, write_small_demos
 from tests.support.mlx.tiny_models import write_folder
-from tests.support.processes.redis_server import needs_redis, redis_server
+from tests.support.processes.servers.redis_server import needs_redis, redis_server
 
 pytestmark = [pytest.mark.slow, needs_redis]
 

@@ -15,7 +15,7 @@ from domain.models.capability import Capability
 from interfaces.cli.server.server_process import EXAMPLES
 from tests.support.http.images import openai_part
 from tests.support.http.servers.live_service import LiveService, live_service
-from tests.support.mlx.drawn_pictures import NUMBER, SHAPES, SIGN, WORD
+from tests.support.mlx.vision.drawn_pictures import NUMBER, SHAPES, SIGN, WORD
 from tests.support.patience import PATIENCE_S
 
 pytest.importorskip("mlx_vlm")

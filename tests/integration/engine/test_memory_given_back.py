@@ -18,7 +18,7 @@ from application.settings import EngineSettings, ModelSettings, ServerSettings, 
 from domain.byte_size import ByteSize
 from domain.ids import ModelId
 from interfaces.http.front.connection import BoundedConnection
-from tests.simulation.test_memory_runs import play
+from tests.simulation.memory.test_memory_runs import play
 from tests.support.http.servers.fake_service import fake_service, wait_until
 from tests.support.http.servers.live_service import LiveService, live_service
 from tests.support.patience import PATIENCE_S

@@ -13,7 +13,7 @@ from adapters.fake import FakeOptions
 from tests.support.http.servers.fake_service import FakeService, fake_service, wait_until
 from tests.support.patience import PATIENCE_S
 from tests.support.processes.gate import Gate
-from tests.support.processes.proxies import Proxy, proxy
+from tests.support.processes.servers.proxies import Proxy, proxy
 
 SESSIONS = ("x-claude-code-session-id", "x-session-id", "session-id", "authorization")
 

@@ -25,8 +25,8 @@ from domain.scheduling.step_values import StepLimits
 from interfaces.cli.commands.doctor import run_checks
 from tests.support.engines.finish_load import finish_load
 from tests.support.mlx.dressed_metal import GIB, DressedMetal
-from tests.support.mlx.seers import make_seer
 from tests.support.mlx.tiny_models import tiny_model, write_folder
+from tests.support.mlx.vision.seers import make_seer
 from tests.support.stores.state_replay import BLOCK, Captured, continue_greedy, new_id, open_at, prompt_of, whole_state
 
 

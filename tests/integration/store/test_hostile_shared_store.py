@@ -16,8 +16,8 @@ from application.ports.shared_store import SharedFailure, SharedStoreError
 from domain.prefix.fingerprint import NamespaceChoice
 from domain.prefix.record import NamespaceInfo
 from tests.support.patience import PATIENCE_S
-from tests.support.processes.certificates import make_certificates, server_context
-from tests.support.processes.redis_server import needs_redis, redis_server
+from tests.support.processes.servers.certificates import make_certificates, server_context
+from tests.support.processes.servers.redis_server import needs_redis, redis_server
 from tests.support.stores.store_records import chain, keys_of, namespace_of, same, snapshot
 
 ONE = namespace_of("one")

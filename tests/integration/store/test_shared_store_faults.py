@@ -15,8 +15,8 @@ from adapters.zstd.codec import ZstdStateCodec
 from application.ports.shared_store import SharedFailure, SharedStoreError
 from domain.prefix.record import Record
 from tests.support.effort import drawn, scaled
-from tests.support.processes.certificates import make_certificates
-from tests.support.processes.redis_server import RedisServer, free_port, needs_redis, redis_server
+from tests.support.processes.servers.certificates import make_certificates
+from tests.support.processes.servers.redis_server import RedisServer, free_port, needs_redis, redis_server
 from tests.support.stores.store_records import chain, keys_of, namespace_of, same, snapshot
 
 pytestmark = needs_redis

@@ -14,7 +14,7 @@ import pytest
 from adapters.web.image_fetcher import ImageFetcher, is_public
 from domain.errors import InvalidRequest
 from tests.support.patience import PATIENCE_S
-from tests.support.processes.certificates import make_certificates, server_context
+from tests.support.processes.servers.certificates import make_certificates, server_context
 
 HOST, OTHER, PUBLIC = "images.example", "more.example", "93.184.216.34"
 FILE = b"a file" * 100

@@ -16,8 +16,8 @@ from domain.ids import ModelId, RequestId
 from domain.prefix.prompt_content import EncodedPrompt
 from domain.request.request import GenerationRequest, TextPrompt
 from domain.request.sampling import StopRules
-from tests.simulation.test_memory_other_programs import ask
-from tests.simulation.test_memory_runs import MODEL, BoundServer
+from tests.simulation.memory.test_memory_other_programs import ask
+from tests.simulation.memory.test_memory_runs import MODEL, BoundServer
 from tests.simulation.workload import VOCAB
 from tests.simulation.world import GRID
 

@@ -26,7 +26,15 @@ from domain.models.model_card import LoadOptions, ModelSource
 from domain.models.model_files import SEEING
 from domain.request.media import Image
 from tests.support.engines.finish_load import finish_load
-from tests.support.mlx.tiny_seers import CONFIGS, SEES, image_of, load_seeing, picture, write_seeing_folder, write_seer
+from tests.support.mlx.vision.tiny_seers import (
+    CONFIGS,
+    SEES,
+    image_of,
+    load_seeing,
+    picture,
+    write_seeing_folder,
+    write_seer,
+)
 
 pytest.importorskip("mlx_vlm")
 

@@ -19,8 +19,8 @@ from domain.request.chat import ChatMessage, Role
 from domain.request.media import Image
 from domain.request.request import ChatPrompt
 from tests.support.arrays import opened
-from tests.support.mlx.drawn_pictures import SHAPES, Drawn, drawing
-from tests.support.mlx.tiny_seers import SEES
+from tests.support.mlx.vision.drawn_pictures import SHAPES, Drawn, drawing
+from tests.support.mlx.vision.tiny_seers import SEES
 
 pytest.importorskip("mlx_vlm")
 WIDE = BytesIO()

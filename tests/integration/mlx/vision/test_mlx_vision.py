@@ -19,7 +19,9 @@ from domain.ids import ModelId, SequenceId
 from domain.models.model_card import LoadOptions
 from domain.speculation.drafter import Drafter
 from tests.support.engines.finish_load import finish_load
-from tests.support.mlx.seers import (
+from tests.support.mlx.tiny_heads import head_weights, quieten
+from tests.support.mlx.tiny_models import build
+from tests.support.mlx.vision.seers import (
     NUM_NEW,
     Answer,
     Seer,
@@ -32,9 +34,7 @@ from tests.support.mlx.seers import (
     prefill,
     start,
 )
-from tests.support.mlx.tiny_heads import head_weights, quieten
-from tests.support.mlx.tiny_models import build
-from tests.support.mlx.tiny_seers import CONFIGS, logits_by_mlx_vlm
+from tests.support.mlx.vision.tiny_seers import CONFIGS, logits_by_mlx_vlm
 from tests.support.stores.state_replay import BLOCK, Captured, new_id
 
 pytest.importorskip("mlx_vlm")

@@ -15,7 +15,7 @@ import pytest
 from tests.support.http.servers.fake_service import wait_until
 from tests.support.patience import PATIENCE_S
 from tests.support.processes.processes import ROOT
-from tests.support.processes.redis_server import free_port
+from tests.support.processes.servers.redis_server import free_port
 
 FLEET = ROOT / "deploy/fleet"
 NAMES = ("cairn-1:8000", "cairn-2:8000", "cairn-3:8000")

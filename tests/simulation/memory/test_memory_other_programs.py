@@ -14,8 +14,8 @@ from domain.ids import RequestId
 from domain.memory.ledger import MemoryReading
 from domain.prefix.prompt_content import EncodedPrompt
 from domain.request.sampling import SamplingParams
-from tests.simulation.metered_engine import Meter
-from tests.simulation.test_memory_runs import MODEL, BoundServer
+from tests.simulation.memory.metered_engine import Meter
+from tests.simulation.memory.test_memory_runs import MODEL, BoundServer
 from tests.simulation.workload import VOCAB
 from tests.support.effort import drawn
 from tests.support.engines.fake_mac import FakeMac

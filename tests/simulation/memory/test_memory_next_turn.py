@@ -13,7 +13,7 @@ from application.ports.tokenizer import EncodedPrompt
 from domain.ids import RequestId
 from domain.request.request import choice_id
 from domain.request.sampling import SamplingParams
-from tests.simulation.test_memory_runs import MODEL, BoundServer
+from tests.simulation.memory.test_memory_runs import MODEL, BoundServer
 
 LAYOUTS = ("attention", "hybrid", "windowed")
 

@@ -24,7 +24,7 @@ from domain.prefix.prompt_content import MediaSpan
 from domain.request.sampling import SamplingParams
 from domain.scheduling.plan_step import next_chunk_end
 from tests.support.engines.finish_load import finish_load
-from tests.support.mlx.tiny_seers import IMAGE, MARK, START, Seen, image_of, logits_by_mlx_vlm, write_seer
+from tests.support.mlx.vision.tiny_seers import IMAGE, MARK, START, Seen, image_of, logits_by_mlx_vlm, write_seer
 from tests.support.stores.state_replay import BLOCK, Captured, new_id
 
 NUM_NEW = 6

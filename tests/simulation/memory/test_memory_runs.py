@@ -33,7 +33,7 @@ from domain.prefix.prompt_content import AHEAD_CHUNKS, BlockGrid
 from domain.request.request import choice_id
 from domain.request.sampling import SamplingParams
 from domain.scheduling.step_values import SequenceView, StepBudget, StepLimits
-from tests.simulation.metered_engine import Meter, MeteredEngine
+from tests.simulation.memory.metered_engine import Meter, MeteredEngine
 from tests.simulation.workload import BY_DIGEST, TOYS, VOCAB, Workload, is_broken
 from tests.simulation.world import BLOCK, GRID, Inbox
 from tests.support.effort import drawn

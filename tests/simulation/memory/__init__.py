@@ -1,0 +1,1 @@
+"""Simulated requests under a memory bound."""

@@ -1,0 +1,1 @@
+"""Models that see, and the pictures that they are shown."""

@@ -1,0 +1,1 @@
+"""Servers of other projects that tests start, and certificates for them."""
