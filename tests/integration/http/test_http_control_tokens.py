@@ -81,11 +81,3 @@ def test_a_model_that_cannot_keep_them_apart_is_reported_at_its_load() -> None:
         posted(service, CHAT, messages=[{"role": "user", "content": "Hi"}])
         [loaded] = service.events.of("ModelLoaded")
         assert "can act as control tokens: so it is" in loaded.note
-
-
-@pytest.mark.parametrize("arguments", [{"eos_token": "x"}, {"documents": []}, {"x": "y" * 70_000}, {"a b": 1}])
-def test_hostile_template_arguments_are_refused(service: FakeService, arguments: dict[str, Any]) -> None:
-    body = {"messages": [{"role": "user", "content": "Hi"}], "chat_template_kwargs": arguments}
-    answered = service.client.post(CHAT, json=body)
-    assert answered.status_code == 400
-    assert answered.json()["error"]["param"] == "chat_template_kwargs"

@@ -95,20 +95,6 @@ def test_drafted_tokens_are_reported_unless_the_request_declines_them(service: F
     assert drafted(dialect.details(plain)) == ((0, 0) if has_fields else (None, None))
 
 
-@pytest.mark.parametrize("length", [12, 17, 22, 27])
-def test_an_answer_that_stops_inside_a_draft_is_cut_and_counted_there(service: FakeService, length: int) -> None:
-    """The stop string ends at several places of a draft."""
-    body = {"model": "fake-hybrid", "messages": ASKED, "stop": [NOVEL[length - 4 : length]]}
-    plain, answer = (
-        ask(service, CHAT, {**body, **more}) for more in ({}, {"prediction": {"type": "content", "content": NOVEL}})
-    )
-    assert DIALECTS["chat"].text(answer) == DIALECTS["chat"].text(plain) == NOVEL[: length - 4]
-    assert answer["usage"]["completion_tokens"] == plain["usage"]["completion_tokens"]
-    accepted, _ = drafted(answer["usage"]["completion_tokens_details"])
-    assert accepted is not None
-    assert 0 < accepted < answer["usage"]["completion_tokens"]
-
-
 def test_lists_of_models_show_what_is_drafted(service: FakeService) -> None:
     ask(service, CHAT, DIALECTS["chat"].body)
     managed = {one["standing"]["id"]: one["speculation"] for one in service.client.get("/models").json()["data"]}

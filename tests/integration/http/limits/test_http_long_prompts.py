@@ -78,8 +78,3 @@ def test_a_prompt_that_may_fit_is_encoded_once_and_counted_exactly(service: Fake
     assert error["code"] == "context_length_exceeded"
     assert "at least" not in error["message"]
     assert counted.rust.calls.total() == 1, "fork points were looked for in a prompt that is refused"
-
-
-def test_too_many_token_ids_are_refused_for_their_number(service: FakeService) -> None:
-    error = service.client.post(COMPLETIONS, json={"prompt": [9999] * 2 * CONTEXT}).json()["error"]
-    assert error["code"] == "context_length_exceeded"
