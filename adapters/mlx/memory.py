@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import mlx.core as mx
 
@@ -21,12 +21,13 @@ from adapters.mlx.caches.classes import traits_of
 from adapters.mlx.caches.leaves import Caches, arrays_of, grows_by_steps, leaf_at, new_caches
 from adapters.mlx.runtime.arrays import finish, parameters
 from adapters.mlx.runtime.device import has_metal, most_ahead_bytes, preferred_grid
-from adapters.mlx.runtime.json_files import read_entries, write_entries
+from adapters.mlx.runtime.json_files import is_count, read_entries, write_entries
 from application.services.lane import Lane
 from domain.chunking import PLAIN, Chunking
 from domain.errors import ServerUnavailable
 from domain.memory.estimate import LEAST_NEAR, MOST, PeakCorrection, score_bytes_of_config, step_of_config
 from domain.memory.shape import MemoryShape, StateCost
+from domain.models.pace import BucketPaces
 from domain.models.state_layout import LeafPath, StateKind, StateLayout
 
 _SAMPLING_COPIES = 6
@@ -46,6 +47,9 @@ _KEPT_CHANGE = 0.02
 
 _FILE_NAME = "measured.json"
 _MAX_REMEMBERED = 256
+
+_MOST_BUCKETS, _MOST_S = 32, 3600.0
+"""Bounds of a remembered pace: the number of a depth, and the seconds a token."""
 
 
 # ---- the estimate --------------------------------------------------------------------------------------------------
@@ -191,7 +195,8 @@ class PeakMeter:
 class MeasuredFile:
     """Measurements of earlier starts, by model, in a small JSON file beside the remembered weight digests:
 
-        {"peaks of <content>": [near, deep, num_measured], "costs of <content>, <drafter>": [pass_ms, draft_ms], ...}
+        {"peaks of <content>": [near, deep, num_measured], "costs of <content>, <drafter>": [pass_ms, draft_ms],
+         "pace of <content>": [[bucket, seconds a token], ...], ...}
 
     Compute thread; the disk is touched in `lane` only, since a volume that hangs must not stop a prefill. At most one
     write waits there, with the latest entry of each model.
@@ -224,6 +229,18 @@ class MeasuredFile:
             entries = read_entries(self._path)
             entries.pop(key, None)
             write_entries(self._path, {**entries, key: entry}, _MAX_REMEMBERED)
+
+
+def paces_of(entry: object) -> BucketPaces:
+    """Returns the valid pairs (bucket, seconds a token) of an entry."""
+    found = dict[int, float]()
+    for pair in cast(list[object], entry) if isinstance(entry, list) else ():
+        match pair:
+            case [int(bucket), float(paced_s)] if is_count(bucket) and bucket < _MOST_BUCKETS and 0 < paced_s < _MOST_S:
+                found[bucket] = paced_s
+            case _:
+                pass
+    return tuple(found.items())
 
 
 def correction_of(entry: object) -> PeakCorrection:

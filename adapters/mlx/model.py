@@ -7,6 +7,7 @@ stored state reproducible. See `decoder` and `batch` for decoding and `caches` f
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from time import perf_counter
 from typing import Any
 
 import mlx.core as mx
@@ -43,6 +44,7 @@ from domain.errors import ComputeFailed
 from domain.ids import SequenceId
 from domain.models.capability import Pooling
 from domain.models.model_card import ModelDescription
+from domain.models.pace import Pace
 from domain.prefix.prompt_content import MediaSpan
 from domain.prefix.record import GroupPayloads
 from domain.speculation.drafter import SpeculationMode
@@ -67,11 +69,12 @@ class MlxModel:
         runs_ahead: bool = False,
         meter: PeakMeter | None = None,
         sight: Sight | None = None,
+        pace: Pace | None = None,
     ) -> None:
         """`network`: an mlx-lm model, evaluated on this thread. `num_logits`: width of its output. `specs`: the pattern
         of captured state, by group. `runs_ahead`: a prefill chunk may be under way when `prefill` returns. `meter`:
         corrects the description's memory; None for one without a correction. `sight`: None for a model that does not
-        see. `assembly.assemble` returns all of them."""
+        see. `pace`: measures each chunk; None where nobody keeps it. `assembly.assemble` returns all of them."""
         self._network = LoadedNetwork(network)
         self._description = description
         self._num_logits = num_logits
@@ -84,6 +87,7 @@ class MlxModel:
         self._meter = meter or PeakMeter(description.memory, runs_ahead=runs_ahead)
         self._spare_bytes = spare_bytes()
         self._sight = sight
+        self._pace = pace or Pace()
 
     @property
     def description(self) -> ModelDescription:
@@ -138,7 +142,7 @@ class MlxModel:
         num_prompt_logprobs: int | None = None,
         images: Images = NO_IMAGES,
     ) -> PromptScores:
-        row = self._row_of_prompt(id, token_ids)
+        row, begun = self._row_of_prompt(id, token_ids), perf_counter()
         try:
             is_measured = num_prompt_logprobs is None and self._meter.begin(len(token_ids), self._chunks.finish)
             logits = self._feed(row, token_ids, images)
@@ -149,7 +153,7 @@ class MlxModel:
         except Exception as error:
             self.close([id])
             raise ComputeFailed(f"prefill failed: {error}") from error
-        row.position += len(token_ids)
+        self._advance(row, len(token_ids), begun)
         clear_beyond(self._spare_bytes)
         return scores
 
@@ -189,7 +193,7 @@ class MlxModel:
         num_prompt_logprobs: int | None = None,
         images: Images = NO_IMAGES,
     ) -> PromptScores:
-        row = self._row_of_prompt(id, token_ids)
+        row, begun = self._row_of_prompt(id, token_ids), perf_counter()
         try:
             logits = self._feed(row, token_ids, images)
             row.sampler = SamplerRow(start, self._num_logits)
@@ -201,7 +205,7 @@ class MlxModel:
         except Exception as error:
             self.close([id])
             raise ComputeFailed(f"the end of the prompt failed: {error}") from error
-        row.position += len(token_ids)
+        self._advance(row, len(token_ids), begun)
         return scores
 
     def decode(
@@ -287,6 +291,10 @@ class MlxModel:
         if row.sampler is not None or (token_ids is not None and not token_ids):
             raise RuntimeError(f"sequence {id} decodes already, or token_ids is empty")
         return row
+
+    def _advance(self, row: Row, num_tokens: int, begun: float) -> None:
+        start, row.position = row.position, row.position + num_tokens
+        self._pace.add(start, row.position, perf_counter() - begun)
 
     def _feed(self, row: Row, token_ids: Sequence[int], images: Images = NO_IMAGES) -> mx.array:
         """Appends tokens to the state and returns their logits [tokens, vocab]. All lazy."""

@@ -5,6 +5,7 @@ from typing import TypeAlias
 
 from domain.ids import NO_REQUEST, ModelId, RequestId
 from domain.memory.ledger import MemoryLedger
+from domain.models.pace import BucketPaces
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +20,8 @@ class StepCompleted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelLoaded:
-    """A model was loaded. `active_bytes`: memory of the compute backend afterwards, over all models."""
+    """A model was loaded. `active_bytes`: memory of the compute backend afterwards, over all models. `pace`: of the
+    description."""
 
     id: ModelId
     duration_ns: int
@@ -28,6 +30,7 @@ class ModelLoaded:
     note: str
     at_ns: int
     active_bytes: int = 0
+    pace: BucketPaces = ()
 
 
 @dataclass(frozen=True, slots=True)

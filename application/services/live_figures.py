@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 from application.events import (
     FirstToken,
+    ModelLoaded,
     PrefillChunkComputed,
     PrefixMatched,
     RequestEnded,
@@ -23,8 +24,9 @@ from application.ports.clock import Clock
 from application.services.event_sinks import EventRouter
 from application.services.request_timelines import RequestTimelines
 from domain.health.live_figures import NUM_SLICES, SLICE_S, Counts, LiveReading, Readings, bucket_of
-from domain.health.seconds_saved import Pace, Saved, restoring_by_tier, seconds_saved
+from domain.health.seconds_saved import Saved, restoring_by_tier, seconds_saved
 from domain.ids import ModelId
+from domain.models.pace import Pace
 from domain.prefix.explanation import TAKES_NO_PART
 from domain.request.request import Usage
 
@@ -47,6 +49,7 @@ class LiveFigures(EventRouter):
         super().__init__(
             "live figures",
             {
+                ModelLoaded: self._loaded,
                 PrefixMatched: self._matched,
                 PrefillChunkComputed: self._computed,
                 FirstToken: self._first_token,
@@ -86,7 +89,7 @@ class LiveFigures(EventRouter):
             accepted=Counter(seen.accepted) + Counter(usage.accepted),
         )
         if timeline.matched is not None and timeline.matched.reused and not timeline.queued.choice:
-            # Only now: the first request after a restart has computed something, so its model has a pace.
+            # Only now: the first request of a model has computed something, so there is a pace.
             found = seconds_saved(self._paces[timeline.model], timeline.matched.reused, _restoring(timeline.restored))
             self._saved_by_minute.before_change(event.at_ns, lambda: self._saved)
             self._saved = self._saved.plus(found)
@@ -95,6 +98,9 @@ class LiveFigures(EventRouter):
         """The counts, for a change at this time."""
         self._readings.before_change(at_ns, self._counts.copy)
         return self._counts
+
+    def _loaded(self, event: ModelLoaded) -> None:
+        self._paces.setdefault(event.id, Pace(event.pace))
 
     def _matched(self, event: PrefixMatched) -> None:
         if (timeline := self.timelines.of(event.id)) is not None and timeline.is_first_lookup(event):

@@ -1,1 +1,1 @@
-"""The health of the engine and the figures of the last minutes. Uses `prefix` for the names of tiers."""
+"""The health of the engine and the figures of the last minutes. Uses `prefix` (names of tiers) and `models` (pace)."""

@@ -1,64 +1,12 @@
-"""The seconds that reuse saved: computing the reused tokens would have taken them, less what restoring took.
-
-Computing is priced by the measured pace of the model, by depth, because attention makes deep tokens dearer:
-
-    depth    0      1k     2k          4k                  8k
-             |  0   |  1   |     2     |         3         |   ...   numbers of the buckets
-
-A depth that was not measured has the pace of the nearest measured bucket before it, or, without one, of the nearest
-after it in proportion to the depth. Where the cost of a token is `a + b * depth`, both are at most what is true, but
-for the width of a bucket.
+"""The seconds that reuse saved: computing the reused tokens would have taken them, by the measured pace of the model,
+less what restoring took.
 """
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from domain.models.pace import Pace
 from domain.prefix.explanation import TIER_NAMES
-
-FIRST_BUCKET_TOKENS = 1024
-
-MEASURED_TOKENS = 64
-"""The shortest chunk that is measured: a shorter one takes as long as reading the weights does."""
-
-
-class Pace:
-    """The measured seconds a token of computing the prompts of one model, by depth."""
-
-    def __init__(self) -> None:
-        self._tokens: Counter[int] = Counter()
-        self._seconds: dict[int, float] = {}
-
-    def add(self, start: int, end: int, seconds: float) -> None:
-        """Measures a chunk; its seconds are spread evenly over its tokens."""
-        if (num_tokens := end - start) < MEASURED_TOKENS:
-            return
-        for bucket, first, last in _parts(start, end):
-            self._tokens[bucket] += last - first
-            self._seconds[bucket] = self._seconds.get(bucket, 0.0) + seconds * (last - first) / num_tokens
-
-    def seconds_for(self, num_tokens: int) -> float | None:
-        """Returns the time of computing the first tokens of a prompt; None until something was measured."""
-        if not self._tokens:
-            return None
-        return sum(
-            (last - first) * self._at(bucket, (first + last) / 2) for bucket, first, last in _parts(0, num_tokens)
-        )
-
-    def _at(self, bucket: int, depth: float) -> float:
-        before = max((one for one in self._tokens if one <= bucket), default=None)
-        nearest = min(self._tokens) if before is None else before
-        share = 1.0 if before is not None else depth / (FIRST_BUCKET_TOKENS << nearest)
-        return share * self._seconds[nearest] / self._tokens[nearest]
-
-
-def _parts(start: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """The parts of a range that lie in one bucket each: the bucket, the first token and the one after the last."""
-    while start < end:
-        bucket = (start // FIRST_BUCKET_TOKENS).bit_length()
-        last = min(end, FIRST_BUCKET_TOKENS << bucket)
-        yield bucket, start, last
-        start = last
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from domain.errors import require
 from domain.ids import ModelId
 from domain.memory.shape import MemoryShape
 from domain.models.capability import PLAIN_USE, Capability, ModelUse
+from domain.models.pace import BucketPaces
 from domain.models.state_layout import StateLayout
 from domain.speculation.drafter import Drafter, SpeculationMode
 from domain.speculation.gain import WidthCosts
@@ -91,7 +92,7 @@ class ModelDescription:
     `own_drafter`: its head or draft model, which is loaded with it; None for neither. `drafter_note`: why the head in
     its files is not used, or why drafts are not verified. `width_costs`: measured while it was loaded; None where
     drafts are not verified. `image_is_whole`: the tokens of an image attend to all of it, so that no chunk may end
-    inside one. `chunking`: the rule of its chunks.
+    inside one. `chunking`: the rule of its chunks. `pace`: of computing prompts, as earlier starts measured it.
     """
 
     id: ModelId
@@ -115,6 +116,7 @@ class ModelDescription:
     width_costs: WidthCosts | None = None
     image_is_whole: bool = False
     chunking: Chunking = PLAIN
+    pace: BucketPaces = ()
 
     def capped(self, context_length: int | None) -> "ModelDescription":
         """The same model with at most `context_length` tokens; None for no change."""

@@ -19,7 +19,7 @@ from adapters.mlx.loading.grid import find_grid
 from adapters.mlx.loading.network import ModelFacts, context_length_of
 from adapters.mlx.loading.probe import probe
 from adapters.mlx.loading.width_costs import LEAST_BYTES, find_costs
-from adapters.mlx.memory import MeasuredFile, PeakMeter, correction_of, shape_of_network
+from adapters.mlx.memory import MeasuredFile, PeakMeter, correction_of, paces_of, shape_of_network
 from adapters.mlx.model import MlxModel
 from adapters.mlx.runtime.arrays import parameters
 from adapters.mlx.runtime.device import CPU_GRID, describe_device, has_metal, least_grid, on_cpu, preferred_grid
@@ -31,6 +31,7 @@ from domain.ids import ModelId, SequenceId
 from domain.memory.estimate import DEEP_CHUNKS, number
 from domain.models.load_progress import LoadPhase
 from domain.models.model_card import ModelDescription
+from domain.models.pace import Pace
 from domain.speculation.drafter import SpeculationMode
 
 _VOCABULARY_KEYS = ("vocab_size", "num_vocab", "padded_vocab_size")
@@ -55,8 +56,8 @@ def assemble(
     """Probes and describes an evaluated mlx-lm model on this thread, piece by piece. Raises ModelLoadFailed.
 
     `blas`: identity of the BLAS that MLX uses; empty for its own. `measured`: remembered corrections of estimated
-    memory, and costs of passes; what it lacks is measured; None for neither. `room_bytes`: memory that measuring may
-    take; None for any. `sight`: None for a model that does not see.
+    memory, costs of passes, and pace; what it lacks is measured; None for none of them. `room_bytes`: memory that
+    measuring may take; None for any. `sight`: None for a model that does not see.
     """
     report(LoadPhase.MEASURING, 0, 0)
     rows = number(facts.config, *_VOCABULARY_KEYS)
@@ -86,15 +87,25 @@ def assemble(
         chunking=chunking,
     )
     runs_ahead = find_link() is not None
-    meter = PeakMeter(memory, runs_ahead=runs_ahead)
+    meter, pace = PeakMeter(memory, runs_ahead=runs_ahead), Pace()
     content = f"{description.weights_digest.hex()} {description.runtime}, {description.arithmetic}"
     if measured is not None and description.weights_digest:  # a model without a digest cannot be recognised
         key = f"peaks of {content}"
         known = correction_of((yield from measured.recall(key)))
         meter = PeakMeter(memory, known, lambda now: measured.remember(key, list(astuple(now))), runs_ahead=runs_ahead)
+        earlier = paces_of((yield from measured.recall(f"pace of {content}")))
+        pace = Pace(earlier, lambda now: measured.remember(f"pace of {content}", now))
+        description = replace(description, pace=earlier)
     description = replace(description, memory=meter.shape)
     model = MlxModel(
-        network, description, found.num_logits, found.specs, runs_ahead=runs_ahead, meter=meter, sight=sight
+        network,
+        description,
+        found.num_logits,
+        found.specs,
+        runs_ahead=runs_ahead,
+        meter=meter,
+        sight=sight,
+        pace=pace,
     )
     if measured is not None and has_metal():
         grid = yield from find_grid(model, measured, content, least_grid(), room_bytes=room_bytes)

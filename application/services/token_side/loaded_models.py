@@ -133,6 +133,7 @@ class LoadedModels(Mapping[ModelId, LoadedModel]):
                 note="; ".join(part for part in notes if part),
                 at_ns=now,
                 active_bytes=self._active_bytes(),
+                pace=description.pace,
             )
         )
         return found

@@ -145,3 +145,6 @@ def test_a_conversation_over_two_images_takes_two_passes_of_the_tower(
         again = ask(live, history[:-1])
         assert (again.text, again.seen) == (history[-1]["content"], 0)
         assert again.reused >= known - 16
+        saved = httpx.get(f"{live.base_url}/admin/api/overview", timeout=PATIENCE_S).json()["figures"]["saved"]
+        assert saved["since_start_s"]["store"] != 0, "priced, though nothing was computed since the start"
+        assert saved["unpriced_tokens"] == 0

@@ -20,11 +20,15 @@ from adapters.mlx.loading.assembly import assemble, is_worth_measuring, measure_
 from adapters.mlx.loading.network import ModelFacts, network_of
 from adapters.mlx.memory import PeakMeter, highest_bytes, shape_of_network, state_costs
 from adapters.mlx.model import MlxModel
+from application.ports.compute import DecodeStart
+from domain.id_row import IdRow
 from domain.ids import ModelId, SequenceId
 from domain.memory.estimate import DEEP_CHUNKS, LEAST_NEAR, PeakCorrection
 from domain.memory.shape import MemoryShape
 from domain.models.capability import Pooling
 from domain.models.model_card import LoadOptions, ModelSource
+from domain.models.pace import MEASURED_TOKENS
+from domain.request.sampling import SamplingParams
 from tests.support.engines.finish_load import finish_load
 from tests.support.mlx import tiny_models
 
@@ -173,6 +177,25 @@ def test_what_a_load_measured_is_kept_and_not_measured_again(tmp_path: Path):
         planned
     )
     assert json.loads(kept.read_text())[key] == [0.5, 0.5, 1]
+
+
+def test_the_pace_of_prompts_is_kept_for_the_next_start(tmp_path: Path):
+    folder = tiny_models.write_folder("qwen3", tmp_path / "model")
+    source, engine = ModelSource(ModelId("m"), str(folder)), MlxEngine(tmp_path)
+    model = finish_load(engine.load(source, LoadOptions()))
+    assert model.description.pace == ()
+    id = SequenceId(1)
+    model.open(id)
+    model.prefill(id, [1] * (MEASURED_TOKENS - 1))
+    model.prefill(id, [1] * MEASURED_TOKENS)
+    finish_load(engine.load(source, LoadOptions()))  # reads files in the thread that writes, after it has written
+    [(bucket, per_token_s)] = finish_load(engine.load(source, LoadOptions())).description.pace
+    assert bucket == 0
+    assert per_token_s > 0
+    model.start_decode(id, [1] * 1024, DecodeStart(IdRow([1] * 1151), SamplingParams(temperature=0), seed=0))
+    finish_load(engine.load(source, LoadOptions()))
+    paces = finish_load(engine.load(source, LoadOptions())).description.pace
+    assert [bucket for bucket, _ in paces] == [0, 1], "the chunk that ends the prompt counts too"
 
 
 def _network_of(folder: Path) -> tuple[object, object, dict[str, object]]:

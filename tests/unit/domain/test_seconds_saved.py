@@ -2,7 +2,8 @@
 
 import pytest
 
-from domain.health.seconds_saved import MEASURED_TOKENS, Pace, Saved, restoring_by_tier, seconds_saved
+from domain.health.seconds_saved import Saved, restoring_by_tier, seconds_saved
+from domain.models.pace import MEASURED_TOKENS, BucketPaces, Pace
 
 NOTHING = dict.fromkeys(("live", "hot", "store", "shared"), 0.0)
 
@@ -42,6 +43,25 @@ def test_one_measured_depth_never_prices_another_too_high(fixed_s: float, slope_
         found = pace.seconds_for(num_tokens)
         assert found is not None
         assert 0 < found <= cost(0, num_tokens) * (1 + 1e-9)
+
+
+def test_what_an_earlier_start_measured_weighs_as_much_as_one_chunk() -> None:
+    pace = Pace(((0, 0.001), (3, 0.004)))
+    assert pace.seconds_for(5120) == pytest.approx(1.024 + 3.072 + 4.096)
+    pace.add(0, 1024, 3.072)
+    assert pace.seconds_for(1024) == pytest.approx(2.048)
+
+
+def test_a_pace_is_kept_when_its_measured_tokens_double() -> None:
+    kept: list[BucketPaces] = []
+    pace = Pace(keep=kept.append)
+    pace.add(0, MEASURED_TOKENS - 1, 9.0)
+    assert not kept, "it measures nothing"
+    for _ in range(100):
+        pace.add(512, 1536, 1.024)
+    assert kept[0] == ((0, pytest.approx(0.001)), (1, pytest.approx(0.001)))
+    assert len(kept) == 7, "after 1, 2, 4 ... 64 chunks"
+    assert Pace(kept[-1]).seconds_for(2048) == pytest.approx(2.048)
 
 
 def test_chunks_too_short_to_tell_measure_nothing() -> None:

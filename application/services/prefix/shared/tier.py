@@ -22,6 +22,7 @@ from application.services.prefix.record_source import Arrived
 from application.services.prefix.shared.access import ASK, LATE, READ, WRITE, SharedAccess, SharedQueue
 from domain.errors import ServerUnavailable
 from domain.ids import NO_REQUEST, RequestId
+from domain.models.pace import MEASURED_TOKENS
 from domain.prefix.fingerprint import NamespaceChoice
 from domain.prefix.hashing import BlockChain
 from domain.prefix.index import NOTHING_SHARED, PrefixMatch, RecordNeed, ReuseRules, SharedRecords
@@ -44,9 +45,6 @@ ASSUMED_TOKENS_PER_S = 10_000
 
 MIN_ASKED_TOKENS = 32
 """Fewer tokens are computed as soon as they are asked for."""
-
-MEASURED_TOKENS = 64
-"""The shortest chunk that says how fast a model is."""
 
 
 class SharedFinds(NamedTuple):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from adapters.mlx.memory import MeasuredFile, correction_of
+from adapters.mlx.memory import MeasuredFile, correction_of, paces_of
 from application.services.lane import Lane
 from domain.memory.estimate import PeakCorrection
 from tests.support.engines.finish_load import finish_load
@@ -61,6 +61,20 @@ def test_an_invalid_entry_counts_as_absent(tmp_path: Path, lane: Lane, text: str
     peaks.remember("a", list(astuple(KNOWN)))
     assert recall(peaks, "a") == KNOWN
     assert json.loads((tmp_path / "measured.json").read_text()) == {"a": [2.0, 1.0, 1]}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[[0, 0.5], [3, 0.25]]", ((0, 0.5), (3, 0.25))),
+        ("null", ()),
+        ('{"0": 0.5}', ()),
+        ("[[0, 0.5], [1, NaN], [2, -1.0], [3, Infinity], [-1, 0.5], [4.0, 0.5], [5], 6]", ((0, 0.5),)),
+        ("[[true, 0.5], [999999, 0.5], [7, 1e308]]", ()),
+    ],
+)
+def test_of_a_remembered_pace_the_valid_pairs_count(text: str, expected: tuple[tuple[int, float], ...]) -> None:
+    assert paces_of(json.loads(text)) == expected
 
 
 def test_a_failed_write_leaves_nothing_behind(tmp_path: Path, lane: Lane) -> None:

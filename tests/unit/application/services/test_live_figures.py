@@ -8,6 +8,7 @@ from adapters.fake.environment import FakeClock
 from application.events import (
     Event,
     FirstToken,
+    ModelLoaded,
     PrefillChunkComputed,
     PrefixMatched,
     RequestPreempted,
@@ -165,6 +166,29 @@ def test_reuse_is_priced_by_the_pace_that_is_measured_until_its_request_ends() -
     assert hour.seconds == pytest.approx(expected), "the third alone"
     assert whole.seconds == pytest.approx({tier: 2 * seconds for tier, seconds in expected.items()})
     assert figures.figures.failures() == {}
+
+
+def test_full_repeats_after_a_restart_are_priced_by_the_remembered_pace() -> None:
+    figures = Figures()
+    loaded = ModelLoaded(
+        id=ModelId("demo"),
+        duration_ns=1,
+        weight_bytes=1,
+        decode_mode="batched",
+        note="",
+        at_ns=at(0.0),
+        pace=((0, 0.001),),
+    )
+    figures.emit(loaded)
+    reuse(figures, "first", seconds=3.0)
+    expected = {"live": 0.0, "hot": 0.512 - 0.09375, "store": 0.256 - 0.125 - 0.03125, "shared": 0.0}
+    whole, _ = figures.figures.saved()
+    assert (whole.seconds, whole.num_unpriced) == (pytest.approx(expected), 0)
+    reuse(figures, "second", seconds=4.0, computes=True)
+    measured, _ = figures.figures.saved()
+    figures.emit(replace(loaded, pace=((0, 9.0),)))
+    reuse(figures, "third", seconds=5.0)
+    assert figures.figures.saved()[0].plus(measured, -1).seconds == pytest.approx(expected), "a reload changes nothing"
 
 
 def test_what_a_further_choice_takes_over_saves_nothing_more() -> None:
