@@ -9,7 +9,6 @@ is charged, and takes a place, when it is known. `RequestContext.end` releases w
 ends.
 """
 
-import asyncio
 import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -26,6 +25,7 @@ from litestar.types import ASGIApp, Message, Receive, Scope, Send
 
 from application.ports.clock import IdSource
 from application.services.lane import OWNER
+from application.services.turns import Turns
 from domain.byte_size import format_bytes
 from domain.client import ANONYMOUS, ClientMeter, KeyRing
 from domain.errors import NotAllowed, ServerUnavailable
@@ -43,8 +43,9 @@ SALT_HEADER = "x-cairn-cache-salt"
 TAKES_PLACE = {"takes_place": True}
 """The `opt` of routes whose requests take a place when the headers arrive: those that read a prompt."""
 
-LARGE_BYTES = 64 * 2**10
-"""A larger body is decoded and converted in a worker thread."""
+LARGE_BYTES, HUGE_BYTES = 64 * 2**10, 2**20
+"""Larger bodies are decoded and converted in a worker thread: one large body at a time, and beside it one huge body,
+which can take seconds."""
 
 PIECE_BYTES = 64 << 10
 """Size of the pieces in which an answer is sent."""
@@ -69,7 +70,7 @@ class BodiesFull(ServerUnavailable):
 
 class BodyBudget:
     """The memory that the bodies of all unanswered requests may take; half of it for one key, or for one address
-    without a key. Event loop only.
+    without a key. And the turns of keys and addresses in the work on large ones. Event loop only.
 
     A body counts as it arrives, not as it is announced, so that no header reserves memory; and until its request is
     answered, because the application keeps it that long. A body without room is refused at once, because incomplete
@@ -80,6 +81,14 @@ class BodyBudget:
         self.max_bytes = max(MIN_BUDGET_BYTES, BODIES_AT_ONCE * max_body_bytes)
         self.held_bytes = 0
         self._held_by: Counter[str] = Counter()
+        self._turns = Turns(), Turns()
+
+    async def run(self, owner: str, num_bytes: int, work: Callable[..., T], *arguments: Any) -> T:
+        """Returns `work(*arguments)`, which decodes or converts a body of `num_bytes`: in its owner's turn if it is
+        large, else at once."""
+        if num_bytes <= LARGE_BYTES:
+            return work(*arguments)
+        return await self._turns[num_bytes > HUGE_BYTES].run(owner, num_bytes, work, *arguments)
 
     def take(self, owner: str, num_bytes: int) -> None:
         """Raises BodiesFull."""
@@ -121,11 +130,8 @@ class RequestContext:
         self._entered = AsyncExitStack()
 
     async def run(self, work: Callable[..., T], *arguments: Any) -> T:
-        """Returns `work(*arguments)`. Runs it in a worker thread if the request's body, with what it refers to, is
-        large: decoding and converting one can take seconds."""
-        if self._num_body_bytes <= LARGE_BYTES:
-            return work(*arguments)
-        return await asyncio.to_thread(work, *arguments)
+        """Returns `work(*arguments)`, which decodes or converts the request's body with what it refers to."""
+        return await self._bodies.run(self._owner, self._num_body_bytes, work, *arguments)
 
     def arrive(self, *, takes_place: bool) -> None:
         """Charges the request. Raises LimitReached."""
