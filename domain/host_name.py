@@ -1,7 +1,8 @@
-"""The host that a request was addressed to, as the `Host` header names it (RFC 9110: a name or address, and a port)."""
+"""The host that a request was addressed to, as the `Host` header names it (RFC 9110: a name or address, and a port);
+and the network that it came from."""
 
 import re
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 
 _PORT = re.compile(r"[0-9]{0,5}")
 _NAME = re.compile(r"[a-z0-9_]([a-z0-9_.-]{0,252}[a-z0-9_])?")
@@ -37,6 +38,17 @@ def address_of(host: str) -> IPv4Address | IPv6Address | None:
         return ip_address(host)
     except ValueError:
         return None
+
+
+def network_of(host: str) -> str:
+    """Returns the network by which a client is counted: an IPv6 address's /64, of which one client commonly has all
+    addresses; else `host`. IPv4 addresses that IPv6 sockets report (`::ffff:192.0.2.1`) are IPv4."""
+    address = address_of(host)
+    if not isinstance(address, IPv6Address) or address.is_loopback:
+        return host
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(IPv6Network((int(address) >> 64 << 64, 64)))
 
 
 def url_of(host: str, port: int) -> str:

@@ -7,9 +7,9 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from ipaddress import ip_address
 from typing import Protocol
 
+from domain.host_name import address_of, network_of
 from interfaces.http.errors import Problem
 
 MAX_HEADER_BYTES = 32 * 2**10
@@ -191,10 +191,9 @@ class ConnectionSlots:
 
 
 def shared_address(host: str | None) -> str | None:
-    """Returns the address by which connections are counted; None on loopback and for sockets without one."""
+    """Returns the network by which connections are counted; None on loopback and for sockets without an address."""
     if host is None:
         return None
-    try:
-        return None if ip_address(host).is_loopback else host
-    except ValueError:
-        return host
+    network = network_of(host)
+    address = address_of(network)
+    return None if address is not None and address.is_loopback else network

@@ -29,6 +29,7 @@ from application.services.turns import Turns
 from domain.byte_size import format_bytes
 from domain.client import ANONYMOUS, ClientMeter, KeyRing
 from domain.errors import NotAllowed, ServerUnavailable
+from domain.host_name import network_of
 from domain.request.document import Owner
 from domain.request.request import GenerationRequest
 from interfaces.http.services import Services
@@ -230,7 +231,7 @@ class Authentication(ASGIMiddleware):
         is_charged = path not in self._page_paths and not is_health_check(path)
         meter = self._meter(scope["headers"], is_needed=is_charged)
         address = scope["client"] or ("", 0)
-        owner = meter.client.name or f"address {address[0]}"
+        owner = meter.client.name or f"address {network_of(address[0])}"
         OWNER.set(owner)
         context = RequestContext(self._services, meter, self._bodies, owner, Headers.from_scope(scope))
         scope["state"][_CONTEXT] = context

@@ -77,7 +77,16 @@ class TestConnectionSlots:
 
     @pytest.mark.parametrize(
         ("host", "shared"),
-        [("127.0.0.1", None), ("127.3.2.1", None), ("::1", None), (None, None), ("10.0.0.1", "10.0.0.1")],
+        [
+            ("127.0.0.1", None),
+            ("127.3.2.1", None),
+            ("::1", None),
+            ("::ffff:127.0.0.1", None),
+            (None, None),
+            ("10.0.0.1", "10.0.0.1"),
+            ("::ffff:10.0.0.1", "10.0.0.1"),
+            ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ],
     )
     def test_loopback_has_no_address_of_its_own(self, host: str | None, shared: str | None) -> None:
         assert shared_address(host) == shared

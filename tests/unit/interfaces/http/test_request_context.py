@@ -1,20 +1,23 @@
-"""The turns in which large bodies are worked on."""
+"""Clients by whom bodies are counted, and the turns in which large bodies are worked on."""
 
 import asyncio
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from adapters.fake.environment import FakeClock
-from domain.client import ANONYMOUS, ClientMeter
+from application.services.lane import OWNER
+from domain.client import ANONYMOUS, ClientMeter, KeyRing
 from interfaces.http.incoming.request_context import (
     HUGE_BYTES,
     LARGE_BYTES,
+    Authentication,
     BodyBudget,
     RequestContext,
+    context_of,
 )
 from interfaces.http.services import Services
 from tests.support.patience import PATIENCE_S
@@ -64,3 +67,29 @@ def test_huge_bodies_delay_no_smaller_one(num_bytes: int) -> None:
     flood = Flood()
     asyncio.run(flood.beside(lambda: flood.worked_on("other", num_bytes), HUGE_BYTES + 1))
     assert flood.order.index("other") == 1
+
+
+@pytest.mark.parametrize(
+    ("host", "owner"),
+    [
+        ("10.0.0.1", "address 10.0.0.1"),
+        ("2001:db8:1:2:3:4:5:6", "address 2001:db8:1:2::/64"),
+        ("2001:db8:1:2::9", "address 2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "address fe80::/64"),
+        ("::ffff:10.0.0.1", "address 10.0.0.1"),
+        ("::1", "address ::1"),
+    ],
+)
+def test_a_client_without_a_key_is_its_network(host: str, owner: str) -> None:
+    found, bodies = list[str](), BodyBudget(16 << 20)
+
+    async def app(scope: Any, _receive: Any, _send: Any) -> None:
+        found.append(OWNER.get())
+        context_of(scope).hold(bodies.max_bytes // 2)
+        with pytest.raises(Exception, match="your requests"):
+            bodies.take(owner, 1)
+
+    scope: Any = {"path": "/health", "headers": [], "client": (host, 1), "state": {}}
+    never: Any = None
+    asyncio.run(Authentication(SERVICES, KeyRing([], is_open=True), bodies).handle(scope, never, never, app))
+    assert found == [owner]
