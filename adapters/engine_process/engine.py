@@ -30,13 +30,13 @@ from adapters.engine_process.messages import (
     SETTLE,
     STATS,
     UNLOAD,
-    Answer,
     Ask,
     Batch,
     Begin,
     Begun,
     Broken,
     Cancel,
+    EngineReply,
     Provide,
     Question,
     Status,
@@ -276,7 +276,7 @@ class EngineProcess:
             case Batch():
                 self._status = message.status or self._status
                 self._receive(message.opened())
-            case Answer():
+            case EngineReply():
                 self._questions.answered(message)
             case Begun():
                 self._status = message.status
@@ -369,7 +369,7 @@ class Questions:
         finally:
             self._open.pop(call, None)
 
-    def answered(self, message: Answer) -> None:
+    def answered(self, message: EngineReply) -> None:
         """Takes an answer. The answer to a withdrawn question is ignored. Raises msgspec.MsgspecError."""
         question, answer = self._open.pop(message.call, (None, None))
         if question is None or answer is None or answer.done():

@@ -31,11 +31,11 @@ from adapters.engine_process.messages import (
     NO_VALUE,
     QUESTIONS,
     UNLOAD,
-    Answer,
     Ask,
     Begin,
     Broken,
     Cancel,
+    EngineReply,
     Provide,
     Stop,
     Stopped,
@@ -168,13 +168,13 @@ class EngineHost:
     async def _answer(self, hosted: Hosted, asked: Ask) -> None:
         """Answer a question, also if its value cannot be encoded."""
         try:
-            answer = Answer(asked.call, raw(await self._find(hosted, asked)))
+            answer = EngineReply(asked.call, raw(await self._find(hosted, asked)))
             self._reports.status()  # the call may have changed it
         except DomainError as error:
-            answer = Answer(asked.call, NO_VALUE, EngineError.of(error))
+            answer = EngineReply(asked.call, NO_VALUE, EngineError.of(error))
         except Exception as error:
             _logger.exception("the engine's process failed at %s", asked.what)
-            answer = Answer(asked.call, NO_VALUE, EngineError.of(ComputeFailed(described(error))))
+            answer = EngineReply(asked.call, NO_VALUE, EngineError.of(ComputeFailed(described(error))))
         finally:
             del self._tasks[asked.call]
         if not hosted.engine.status().fault:  # otherwise the parent asks the next engine, or blames a load

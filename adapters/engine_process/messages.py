@@ -6,7 +6,7 @@ Begin                         ──►
                               ◄──    Begun | Broken
 Submit | Cancel | Provide     ──►
 Ask | Withdraw                ──►
-                              ◄──    Answer, one for each Ask that was not withdrawn
+                              ◄──    EngineReply, one for each Ask that was not withdrawn
                               ◄──    Batch | Status
 Stop                          ──►
                               ◄──    Stopped, the last one
@@ -144,7 +144,7 @@ class Broken(_Message, frozen=True):
     why: str
 
 
-class Answer(_Message, frozen=True):
+class EngineReply(_Message, frozen=True):
     """The answer to a question. `value`: of the question's answer type, unless there is an error."""
 
     call: int
@@ -185,7 +185,7 @@ class Stopped(_Message, frozen=True):
 
 
 ToChild: TypeAlias = Begin | Submit | Cancel | Provide | Ask | Withdraw | Stop
-ToParent: TypeAlias = Begun | Broken | Answer | Batch | Status | Stopped
+ToParent: TypeAlias = Begun | Broken | EngineReply | Batch | Status | Stopped
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ from domain.speculation.drafter import Drafter, SpeculationMode
 class FakeModel:
     """A LoadedModel in plain Python: about 5 microseconds a token and layer.
 
-    `num_looks`: passes of the tower. Misuse (an id that is not open, an empty chunk, a span beyond the position,
+    `num_encoded`: passes of the tower. Misuse (an id that is not open, an empty chunk, a span beyond the position,
     another thread) raises RuntimeError.
     """
 
@@ -51,7 +51,7 @@ class FakeModel:
         self._states: dict[SequenceId, ToyState] = {}
         self._left: dict[SequenceId, ToyState] = {}
         self._thread = get_ident()
-        self.num_looks = 0
+        self.num_encoded = 0
         self._salts = {
             path: mix(options.weights * GOLDEN + index) for index, (path, _) in enumerate(options.layout.leaves())
         }
@@ -97,17 +97,17 @@ class FakeModel:
     def position(self, id: SequenceId) -> int:
         return self._state(id).position
 
-    def place(self, id: SequenceId, media: Sequence[MediaSpan]) -> None:
-        state = self._begin("place", id)
+    def set_media(self, id: SequenceId, media: Sequence[MediaSpan]) -> None:
+        state = self._begin("set_media", id)
         if state.position or self._options.images is None:
             raise RuntimeError(f"sequence {id} is not empty, or the model does not see")
         state.media = tuple(media)
 
-    def look(self, image: PreparedImage) -> ImageFeatures:
+    def encode_image(self, image: PreparedImage) -> ImageFeatures:
         self._check_thread()
-        self.num_looks += 1
+        self.num_encoded += 1
         if self._options.hook is not None:
-            self._options.hook("look", None, self.num_looks - 1)
+            self._options.hook("encode_image", None, self.num_encoded - 1)
         return ToyWords(Words("Q", [mix(word + self._options.weights * GOLDEN) for word in ToyWords.of(image).words]))
 
     def prefill(
@@ -178,9 +178,9 @@ class FakeModel:
         for id in ids:
             self._states.pop(id, None)
 
-    def leave(self, id: SequenceId, *, may_copy: bool = True) -> LeftState | None:
+    def keep_live(self, id: SequenceId, *, may_copy: bool = True) -> LeftState | None:
         try:
-            self._begin("leave", id)
+            self._begin("keep_live", id)
         except DomainError:
             return None
         state = self._states.pop(id)

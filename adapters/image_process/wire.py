@@ -2,7 +2,7 @@
 
     server                               worker
     Ask                           ──►
-                                  ◄──    Answer, then the bytes of its arrays, one after the other
+                                  ◄──    WorkerReply, then the bytes of its arrays, one after the other
 
 The server trusts no answer: a file may have taken its worker over. Types and lengths are checked before memory is
 taken.
@@ -23,7 +23,7 @@ from domain.request.media import Detail
 MAX_ARRAY_BYTES = 512 << 20
 """The most bytes of an image's arrays. The largest image of a Qwen model has 308 MB."""
 
-MAX_ANSWER_BYTES = 4 << 20
+MAX_REPLY_BYTES = 4 << 20
 """The most bytes of an answer without arrays: tokens, in most cases a few kilobytes."""
 
 _LENGTH = struct.Struct(">I")
@@ -31,7 +31,7 @@ _LENGTH = struct.Struct(">I")
 T = TypeVar("T")
 
 
-class BrokenAnswer(Exception):
+class BrokenReply(Exception):
     """The worker's bytes are no answer, or it has ended."""
 
 
@@ -55,7 +55,7 @@ class Tokens(msgspec.Struct, array_like=True, frozen=True):
     arrays: tuple[tuple[str, str, tuple[int, ...], int], ...]
 
 
-class Answer(msgspec.Struct, array_like=True, frozen=True):
+class WorkerReply(msgspec.Struct, array_like=True, frozen=True):
     """`why`: of a failure, or of a refusal of the file, in place of a result. `placeholder`: of a processor."""
 
     why: str = ""
@@ -68,11 +68,11 @@ class Answer(msgspec.Struct, array_like=True, frozen=True):
 class Found:
     """An answer with its image."""
 
-    answer: Answer
+    answer: WorkerReply
     image: ProcessedImage | None
 
 
-def write(stream: IO[bytes], message: Ask | Answer, arrays: Mapping[str, PreparedArray] | None = None) -> None:
+def write(stream: IO[bytes], message: Ask | WorkerReply, arrays: Mapping[str, PreparedArray] | None = None) -> None:
     payload = msgspec.msgpack.encode(message)
     stream.write(_LENGTH.pack(len(payload)))
     stream.write(payload)
@@ -87,31 +87,31 @@ def write_image(stream: IO[bytes], image: ProcessedImage) -> None:
     found = Tokens(
         tokens.token_ids.to_bytes(), tokens.digest, tokens.embedded, tokens.grid, image.prepared.num_features, shapes
     )
-    write(stream, Answer(tokens=found), arrays)
+    write(stream, WorkerReply(tokens=found), arrays)
 
 
 def read(stream: IO[bytes], kind: type[T], max_bytes: int) -> T | None:
-    """Returns the next message; None at the end. Raises BrokenAnswer."""
+    """Returns the next message; None at the end. Raises BrokenReply."""
     if not (head := stream.read(_LENGTH.size)):
         return None
     (length,) = _LENGTH.unpack(head) if len(head) == _LENGTH.size else (max_bytes + 1,)
     if length > max_bytes:
-        raise BrokenAnswer(f"a message of {length} bytes")
+        raise BrokenReply(f"a message of {length} bytes")
     try:
         return msgspec.msgpack.decode(_exactly(stream, length), type=kind)
     except msgspec.MsgspecError as error:
-        raise BrokenAnswer(str(error)) from error
+        raise BrokenReply(str(error)) from error
 
 
-def read_answer(stream: IO[bytes]) -> Found:
-    """Returns the answer of a worker. Raises BrokenAnswer."""
-    answer = read(stream, Answer, MAX_ANSWER_BYTES)
+def read_reply(stream: IO[bytes]) -> Found:
+    """Returns the answer of a worker. Raises BrokenReply."""
+    answer = read(stream, WorkerReply, MAX_REPLY_BYTES)
     if answer is None:
-        raise BrokenAnswer("nothing")
+        raise BrokenReply("nothing")
     if (sent := answer.tokens) is None:
         return Found(answer, None)
     if sum(length for *_, length in sent.arrays) > MAX_ARRAY_BYTES or any(length < 0 for *_, length in sent.arrays):
-        raise BrokenAnswer("arrays of too many bytes")
+        raise BrokenReply("arrays of too many bytes")
     arrays = {name: PreparedArray(dtype, shape, _exactly(stream, length)) for name, dtype, shape, length in sent.arrays}
     tokens = ImageTokens(IdRow.of_bytes(sent.token_ids), sent.digest, sent.embedded, sent.grid)
     return Found(answer, ProcessedImage(tokens, PreparedImage(arrays, sent.num_features)))
@@ -120,5 +120,5 @@ def read_answer(stream: IO[bytes]) -> Found:
 def _exactly(stream: IO[bytes], length: int) -> bytes:
     found = stream.read(length)
     if len(found) != length:
-        raise BrokenAnswer("its end is missing")
+        raise BrokenReply("its end is missing")
     return found

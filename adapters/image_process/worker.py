@@ -17,7 +17,7 @@ from collections.abc import Callable
 from math import ceil
 from typing import IO, Protocol
 
-from adapters.image_process.wire import Answer, Ask, read, write, write_image
+from adapters.image_process.wire import Ask, WorkerReply, read, write, write_image
 from application.ports.vision import ImageProcessor
 from application.services.faults import described
 from domain.errors import DomainError, InvalidRequest
@@ -65,18 +65,18 @@ def answers(
                 kept.popitem(last=False)
             processor = kept[ask.number]
             if ask.data is None or processor is None:
-                write(output, Answer(placeholder=processor.placeholder if processor is not None else ""))
+                write(output, WorkerReply(placeholder=processor.placeholder if processor is not None else ""))
                 continue
             limit(cpu_s)
             write_image(output, processor.process(Image(ask.data, ask.detail)))
         except InvalidRequest as error:
-            write(output, Answer(error.message.removeprefix("image: "), is_refused=True))
+            write(output, WorkerReply(error.message.removeprefix("image: "), is_refused=True))
         except MemoryError:
-            write(output, Answer(TOO_COSTLY, is_refused=ask.data is not None))
+            write(output, WorkerReply(TOO_COSTLY, is_refused=ask.data is not None))
         except DomainError as error:
-            write(output, Answer(error.message))
+            write(output, WorkerReply(error.message))
         except Exception as error:
-            write(output, Answer(described(error)))
+            write(output, WorkerReply(described(error)))
         del ask  # the file
 
 

@@ -16,7 +16,7 @@ from itertools import count
 from threading import Lock, Timer
 from typing import IO
 
-from adapters.image_process.wire import Answer, Ask, BrokenAnswer, Found, read_answer, write
+from adapters.image_process.wire import Ask, BrokenReply, Found, WorkerReply, read_reply, write
 from adapters.image_process.worker import DECODER_FAILED, TOO_COSTLY
 from application.installation import child_environment
 from application.ports.vision import ImageProcessor, ProcessedImage
@@ -100,22 +100,22 @@ class ImageWorkers:
         deadline.start()
         try:
             write(_pipe(process.stdin), ask)
-            found = read_answer(_pipe(process.stdout))
+            found = read_reply(_pipe(process.stdout))
             has_answered = True
             return found
-        except (OSError, BrokenAnswer) as error:
+        except (OSError, BrokenReply) as error:
             process.kill()
             return Found(self._refusal(process.wait(), ask, error), None)
         finally:
             deadline.cancel()
             self._give_back(process, is_sound=has_answered)
 
-    def _refusal(self, status: int, ask: Ask, error: Exception) -> Answer:
+    def _refusal(self, status: int, ask: Ask, error: Exception) -> WorkerReply:
         """Returns why a file ended its worker. Raises ServerUnavailable where it is not the cause."""
         if self._is_closed:
             raise ServerUnavailable(STOPPING)
         if ask.data is not None and status in FAULTS:
-            return Answer(FAULTS[status], is_refused=True)
+            return WorkerReply(FAULTS[status], is_refused=True)
         how = f"signal {-status}" if status < 0 else f"status {status}"
         raise ServerUnavailable(f"the process that decodes images ended with {how}: try again later") from error
 

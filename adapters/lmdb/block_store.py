@@ -14,6 +14,7 @@ from adapters.lmdb import faults
 from adapters.lmdb.compaction import Compaction
 from adapters.lmdb.containment import FAILURES, Containment
 from adapters.lmdb.directory import StoreDirectory
+from adapters.lmdb.entries import RecordEntry
 from adapters.lmdb.environment import Environment
 from adapters.lmdb.faults import CorruptRecord, FaultLog, classify
 from adapters.lmdb.integrity import IntegrityCheck
@@ -21,7 +22,6 @@ from adapters.lmdb.payload import EncodedRecord, encode
 from adapters.lmdb.private_files import free_bytes
 from adapters.lmdb.probe import verify_payloads
 from adapters.lmdb.reading import Reader
-from adapters.lmdb.rows import Row
 from adapters.lmdb.writer import MAX_QUOTA_BYTES, MIN_QUOTA_BYTES, AgeLimit, RecordUses, Writer
 from application.events import RecordsEvicted
 from application.ports.block_store import (
@@ -122,7 +122,7 @@ class LmdbBlockStore:
         self, keys: Sequence[RecordKey], groups: Sequence[frozenset[GroupIndex] | None] | None = None
     ) -> Sequence[Record | None]:
         wanted = groups if groups is not None else [None] * len(keys)
-        nothing: list[Row | None] = [None] * len(keys)
+        nothing: list[RecordEntry | None] = [None] * len(keys)
         # A record that is deleted between finding and reading is a miss; eviction passes over those that are read.
         with self._uses.reading(keys):
             rows = zip(keys, self._read(lambda: self._reader.rows(keys), nothing), wanted, strict=True)
@@ -261,7 +261,7 @@ class LmdbBlockStore:
         except lmdb.MapFullError as failure:  # it waits; a put makes room by itself
             self._faults.note(faults.MAP_FULL, str(failure))
 
-    def _record(self, key: RecordKey, row: Row | None, wanted: frozenset[GroupIndex] | None) -> Record | None:
+    def _record(self, key: RecordKey, row: RecordEntry | None, wanted: frozenset[GroupIndex] | None) -> Record | None:
         if row is None:
             return None
         try:

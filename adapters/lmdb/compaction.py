@@ -13,10 +13,10 @@ import lmdb
 
 from adapters.lmdb import faults
 from adapters.lmdb.directory import StoreDirectory
+from adapters.lmdb.entries import QUARANTINED, RecordEntry, piece_key
 from adapters.lmdb.environment import TREES, Environment, Tree
 from adapters.lmdb.faults import Damaged, FaultLog, classify
 from adapters.lmdb.private_files import free_bytes
-from adapters.lmdb.rows import QUARANTINED, Row, piece_key
 from adapters.lmdb.writer import Writer
 from application.ports.block_store import (
     Advance,
@@ -160,7 +160,7 @@ def _pieces(
     txn: "lmdb.Transaction[memoryview]", environment: Environment, advance: Advance
 ) -> Iterator[tuple[bytes, memoryview]]:
     """Yields the pieces of records that can be read: walking over `dat` would touch the others. Raises Damaged."""
-    rows = (Row.unpack(bytes(key), bytes(value)) for key, value in txn.cursor(environment.trees.rec))
+    rows = (RecordEntry.unpack(bytes(key), bytes(value)) for key, value in txn.cursor(environment.trees.rec))
     for row_id, num_pieces, num_bytes in sorted((row.id, row.num_pieces, row.charged_bytes) for row in rows):
         with environment.notes.of(row_id):
             for piece in range(num_pieces + 1):

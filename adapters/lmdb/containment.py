@@ -21,10 +21,10 @@ import lmdb
 from adapters.lmdb import faults
 from adapters.lmdb.compaction import Compaction
 from adapters.lmdb.directory import StoreDirectory
+from adapters.lmdb.entries import STATE_KEY, State
 from adapters.lmdb.environment import ClosedError, Environment, SamePidError
 from adapters.lmdb.faults import Damaged, FatalIndex, FaultLog, classify
 from adapters.lmdb.probe import unreadable_of
-from adapters.lmdb.rows import STATE_KEY, State
 from adapters.lmdb.writer import Writer
 from application.ports.block_store import OpenFailure, StoreOpenError
 from application.ports.clock import Clock

@@ -4,15 +4,12 @@ from collections import Counter, defaultdict
 
 import lmdb
 
-from adapters.lmdb.environment import Environment
-from adapters.lmdb.faults import CorruptRecord, Damaged
-from adapters.lmdb.reading import under, verify
-from adapters.lmdb.rows import (
+from adapters.lmdb.entries import (
     PIECE_KEY_BYTES,
     QUARANTINED,
-    NamespaceRow,
+    NamespaceEntry,
     Quarantined,
-    Row,
+    RecordEntry,
     child_prefix,
     clock_key,
     described,
@@ -23,6 +20,9 @@ from adapters.lmdb.rows import (
     snapshot_prefix,
     space_of,
 )
+from adapters.lmdb.environment import Environment
+from adapters.lmdb.faults import CorruptRecord, Damaged
+from adapters.lmdb.reading import under, verify
 from application.ports.block_store import Advance, IntegrityReport
 from domain.ids import BlockHash
 from domain.prefix.record import BlockKey, Namespace
@@ -42,7 +42,7 @@ class IntegrityCheck:
         self._payloads = payloads
         self._problems: list[str] = []
         self._spaces: dict[int, Namespace] = {}
-        self._sums: defaultdict[int, NamespaceRow] = defaultdict(lambda: NamespaceRow(0))
+        self._sums: defaultdict[int, NamespaceEntry] = defaultdict(lambda: NamespaceEntry(0))
         self._ids: Counter[int] = Counter()
         self._entries: Counter[str] = Counter()
         self._overflow_pages = 0
@@ -51,7 +51,7 @@ class IntegrityCheck:
         trees = self._environment.trees
         try:
             with self._environment.viewing() as txn:
-                stored = [NamespaceRow.unpack(bytes(key), bytes(value)) for key, value in txn.cursor(trees.ns)]
+                stored = [NamespaceEntry.unpack(bytes(key), bytes(value)) for key, value in txn.cursor(trees.ns)]
                 names = txn.cursor(trees.ns).iternext(values=False)
                 self._spaces = {row.space: Namespace(bytes(name)) for row, name in zip(stored, names, strict=True)}
                 for name, value in txn.cursor(trees.rec):
@@ -69,7 +69,7 @@ class IntegrityCheck:
     def _examine(self, txn: "lmdb.Transaction[memoryview]", name: bytes, value: bytes) -> None:
         self._entries["rec"] += 1
         try:
-            row, namespace = Row.unpack(name, value), self._spaces.get(space_of(name))
+            row, namespace = RecordEntry.unpack(name, value), self._spaces.get(space_of(name))
             if namespace is None:
                 self._problem(name, "belongs to no namespace")
             else:
@@ -81,7 +81,9 @@ class IntegrityCheck:
         except (Damaged, CorruptRecord) as failure:
             self._problem(name, str(failure))
 
-    def _examine_links(self, txn: "lmdb.Transaction[memoryview]", name: bytes, row: Row, namespace: Namespace) -> None:
+    def _examine_links(
+        self, txn: "lmdb.Transaction[memoryview]", name: bytes, row: RecordEntry, namespace: Namespace
+    ) -> None:
         trees, space, block = self._environment.trees, space_of(name), is_block(name)
         parent = record_key(space, BlockKey(namespace, row.parent))
         if row.parent != BlockHash(namespace) and txn.get(parent, db=trees.rec) is None:
@@ -101,7 +103,7 @@ class IntegrityCheck:
         sums.raw_bytes += row.raw_bytes
         sums.stored_bytes += row.charged_bytes
 
-    def _measure(self, txn: "lmdb.Transaction[memoryview]", name: bytes, row: Row) -> None:
+    def _measure(self, txn: "lmdb.Transaction[memoryview]", name: bytes, row: RecordEntry) -> None:
         geometry, dat = self._environment.geometry, self._environment.trees.dat
         values = [txn.get(piece_key(row.id, piece), db=dat) for piece in range(row.num_pieces + 1)]
         sizes = [value.nbytes if value is not None else -1 for value in values]
@@ -118,7 +120,7 @@ class IntegrityCheck:
         places = ((trees.kid, child_prefix(space, block)), (trees.rec, snapshot_prefix(space, block)))
         return any(True for tree, prefix in places for _ in under(txn, tree, prefix))
 
-    def _compare(self, txn: "lmdb.Transaction[memoryview]", stored: list[NamespaceRow]) -> None:
+    def _compare(self, txn: "lmdb.Transaction[memoryview]", stored: list[NamespaceEntry]) -> None:
         for row in stored:
             counted, accounted = _totals(self._sums[row.space]), _totals(row)
             if counted != accounted:
@@ -140,7 +142,7 @@ class IntegrityCheck:
         self._problems.append(f"{described(name)} {text}")
 
 
-def _totals(row: NamespaceRow) -> dict[str, int]:
+def _totals(row: NamespaceEntry) -> dict[str, int]:
     return {
         "blocks": row.num_blocks,
         "snapshots": row.num_snapshots,

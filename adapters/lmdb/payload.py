@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from xxhash import xxh3_64
 
+from adapters.lmdb.entries import LINK_KEY_BYTES, PIECE_KEY_BYTES, ROW_BYTES, identity, is_block, opened, sealed
 from adapters.lmdb.faults import CorruptRecord, Damaged
-from adapters.lmdb.rows import LINK_KEY_BYTES, PIECE_KEY_BYTES, ROW_BYTES, identity, is_block, opened, sealed
 from application.ports.block_store import StateCodec
 from domain.id_row import ID_BYTES, IdRow
 from domain.ids import GroupIndex

@@ -23,11 +23,11 @@ from typing import NamedTuple
 import lmdb
 
 from adapters.lmdb.directory import StoreDirectory
+from adapters.lmdb.entries import NamespaceEntry, RecordEntry, described, parse_key, piece_key, space_of
 from adapters.lmdb.environment import Environment
 from adapters.lmdb.faults import DAMAGED, CorruptRecord, Damaged, FatalIndex, classify
 from adapters.lmdb.notes import READ, WRITE
 from adapters.lmdb.reading import verify
-from adapters.lmdb.rows import NamespaceRow, Row, described, parse_key, piece_key, space_of
 from application.installation import child_environment
 from application.ports.block_store import Advance, OpenFailure, StoreOpenError, no_progress
 from domain.prefix.record import Namespace
@@ -119,7 +119,7 @@ def main(path: Path, after: bytes, lock_s: float, ids: Sequence[int]) -> None:
     trees = environment.trees
     with environment.viewing() as txn:
         rows = [(bytes(key), bytes(value)) for key, value in txn.cursor(trees.ns)]
-        spaces = {NamespaceRow.unpack(key, value).space: Namespace(key) for key, value in rows}
+        spaces = {NamespaceEntry.unpack(key, value).space: Namespace(key) for key, value in rows}
         for tree in (trees.kid, trees.lru):
             for _ in txn.cursor(tree).iternext(values=False):
                 pass
@@ -127,7 +127,7 @@ def main(path: Path, after: bytes, lock_s: float, ids: Sequence[int]) -> None:
         more = cursor.set_range(after + b"\0") if after else cursor.first()
         while more:
             name = bytes(cursor.key())
-            row = Row.unpack(name, bytes(cursor.value()))
+            row = RecordEntry.unpack(name, bytes(cursor.value()))
             more = cursor.next()
             if ids and row.id not in ids:
                 continue

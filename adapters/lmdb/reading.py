@@ -11,12 +11,9 @@ from typing import Any
 import lmdb
 import numpy as np
 
-from adapters.lmdb.environment import Environment, Tree
-from adapters.lmdb.faults import CorruptRecord, Damaged
-from adapters.lmdb.payload import GroupSpan, Head, check_of
-from adapters.lmdb.rows import (
-    NamespaceRow,
-    Row,
+from adapters.lmdb.entries import (
+    NamespaceEntry,
+    RecordEntry,
     block_name,
     child_prefix,
     identity,
@@ -27,6 +24,9 @@ from adapters.lmdb.rows import (
     snapshot_prefix,
     space_prefix,
 )
+from adapters.lmdb.environment import Environment, Tree
+from adapters.lmdb.faults import CorruptRecord, Damaged
+from adapters.lmdb.payload import GroupSpan, Head, check_of
 from application.ports.block_store import NamespaceUsage, StateCodec, StoreUsage
 from domain.id_row import IdRow
 from domain.ids import BlockHash, GroupIndex
@@ -40,11 +40,11 @@ class Reader:
         self._environment = environment
         self._codec = codec
 
-    def rows(self, keys: Sequence[RecordKey]) -> list[Row | None]:
+    def rows(self, keys: Sequence[RecordKey]) -> list[RecordEntry | None]:
         """Returns the rows of records, None for an absent one; all from one snapshot."""
         with self._environment.reading() as txn:
             spaces = {namespace: self._space(txn, namespace) for namespace in {key.namespace for key in keys}}
-            found: list[Row | None] = []
+            found: list[RecordEntry | None] = []
             for key in keys:
                 space = spaces[key.namespace]
                 found.append(self._row(txn, record_key(space, key)) if space is not None else None)
@@ -75,7 +75,7 @@ class Reader:
         """Returns the sums of the namespaces, without evictions and faults. `quota_bytes` None: the writer's."""
         environment = self._environment
         with environment.reading() as txn:
-            rows = [(key, NamespaceRow.unpack(key, value)) for key, value in txn.cursor(environment.trees.ns)]
+            rows = [(key, NamespaceEntry.unpack(key, value)) for key, value in txn.cursor(environment.trees.ns)]
             used_bytes = environment.trees.used_pages(txn) * environment.geometry.page_bytes
         namespaces = tuple(
             NamespaceUsage(
@@ -90,7 +90,7 @@ class Reader:
         quota_bytes = environment.info()[1] if quota_bytes is None else quota_bytes
         return StoreUsage(quota_bytes=quota_bytes, stored_bytes=used_bytes, namespaces=namespaces)
 
-    def record(self, key: RecordKey, row: Row, wanted: frozenset[GroupIndex] | None) -> Record | None:
+    def record(self, key: RecordKey, row: RecordEntry, wanted: frozenset[GroupIndex] | None) -> Record | None:
         """Returns the record of `row`, or None when it was removed since. Raises CorruptRecord, CodecError, Damaged.
 
         A head names its record, and no id is given twice, so the row is read again only when something is wrong.
@@ -110,23 +110,23 @@ class Reader:
                     return None
                 raise CorruptRecord(str(failure)) from None
 
-    def _is_there(self, txn: "lmdb.Transaction[memoryview]", key: RecordKey, row: Row) -> bool:
+    def _is_there(self, txn: "lmdb.Transaction[memoryview]", key: RecordKey, row: RecordEntry) -> bool:
         """Returns whether the record is still the one of `row`."""
         trees = self._environment.trees
         namespace = txn.get(key.namespace, db=trees.ns)
         if namespace is None:
             return False
-        name = record_key(NamespaceRow.unpack(key.namespace, bytes(namespace)).space, key)
+        name = record_key(NamespaceEntry.unpack(key.namespace, bytes(namespace)).space, key)
         value = txn.get(name, db=trees.rec)
-        return value is not None and Row.unpack(name, bytes(value)).id == row.id
+        return value is not None and RecordEntry.unpack(name, bytes(value)).id == row.id
 
     def _space(self, txn: "lmdb.Transaction[bytes]", namespace: Namespace) -> int | None:
         value = txn.get(namespace, db=self._environment.trees.ns)
-        return NamespaceRow.unpack(namespace, value).space if value is not None else None
+        return NamespaceEntry.unpack(namespace, value).space if value is not None else None
 
-    def _row(self, txn: "lmdb.Transaction[bytes]", name: bytes) -> Row | None:
+    def _row(self, txn: "lmdb.Transaction[bytes]", name: bytes) -> RecordEntry | None:
         value = txn.get(name, db=self._environment.trees.rec)
-        return Row.unpack(name, value) if value is not None else None
+        return RecordEntry.unpack(name, value) if value is not None else None
 
     def _tokens(self, txn: "lmdb.Transaction[bytes]", key: RecordKey, name: bytes) -> IdRow | None:
         row = self._row(txn, name)
@@ -140,7 +140,7 @@ class Reader:
             return None
 
 
-def verify(environment: Environment, txn: "lmdb.Transaction[memoryview]", key: RecordKey, row: Row) -> None:
+def verify(environment: Environment, txn: "lmdb.Transaction[memoryview]", key: RecordKey, row: RecordEntry) -> None:
     """Checks a record's payload. Raises CorruptRecord when a check fails."""
     with environment.notes.of(row.id):
         for span in _head(environment, txn, key, row).groups:
@@ -157,7 +157,7 @@ def under(txn: "lmdb.Transaction[Any]", tree: Tree, prefix: bytes) -> Iterator[b
             yield name
 
 
-def _head(environment: Environment, txn: "lmdb.Transaction[memoryview]", key: RecordKey, row: Row) -> Head:
+def _head(environment: Environment, txn: "lmdb.Transaction[memoryview]", key: RecordKey, row: RecordEntry) -> Head:
     value = txn.get(piece_key(row.id, 0), db=environment.trees.dat)
     head = Head.unpack(identity(key), bytes(value or b""))
     if any(span.offset + span.length > row.stream_bytes for span in head.groups):
@@ -166,7 +166,7 @@ def _head(environment: Environment, txn: "lmdb.Transaction[memoryview]", key: Re
 
 
 def _frame(
-    environment: Environment, txn: "lmdb.Transaction[memoryview]", key: RecordKey, row: Row, span: GroupSpan
+    environment: Environment, txn: "lmdb.Transaction[memoryview]", key: RecordKey, row: RecordEntry, span: GroupSpan
 ) -> memoryview:
     """Returns a group's frame: a copy, or a view into the map where it lies in one piece. Raises CorruptRecord."""
     size = environment.geometry.piece_bytes

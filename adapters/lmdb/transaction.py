@@ -8,15 +8,12 @@ from collections.abc import Callable, Container
 
 import lmdb
 
-from adapters.lmdb.environment import Environment
-from adapters.lmdb.faults import Damaged
-from adapters.lmdb.payload import EncodedRecord, cut
-from adapters.lmdb.rows import (
+from adapters.lmdb.entries import (
     PIECE_KEY_BYTES,
     STATE_KEY,
-    NamespaceRow,
+    NamespaceEntry,
     Quarantined,
-    Row,
+    RecordEntry,
     State,
     block_name,
     child_prefix,
@@ -30,6 +27,9 @@ from adapters.lmdb.rows import (
     snapshot_prefix,
     space_of,
 )
+from adapters.lmdb.environment import Environment
+from adapters.lmdb.faults import Damaged
+from adapters.lmdb.payload import EncodedRecord, cut
 from domain.ids import BlockHash
 from domain.prefix.record import BlockKey, Namespace, NamespaceInfo, RecordKey
 
@@ -49,7 +49,7 @@ class WriteTransaction:
         self.num_evicted = 0
         self._geometry = environment.geometry
         self._notes = environment.notes
-        self._rows: dict[Namespace, NamespaceRow] = {}
+        self._rows: dict[Namespace, NamespaceEntry] = {}
         self._namespaces: dict[int, Namespace] = {}
         value = txn.get(STATE_KEY, db=self.trees.sys)
         self._state = State.unpack(value) if value is not None else State()
@@ -71,18 +71,18 @@ class WriteTransaction:
         """True when the transaction has removed as much as one may."""
         return len(self.gone) >= MAX_RECORDS or self._freed_bytes >= MAX_FREED_BYTES
 
-    def namespace(self, namespace: Namespace) -> NamespaceRow | None:
+    def namespace(self, namespace: Namespace) -> NamespaceEntry | None:
         row = self._rows.get(namespace)
         if row is None and (value := self.txn.get(namespace, db=self.trees.ns)) is not None:
-            row = self._rows[namespace] = NamespaceRow.unpack(namespace, value)
+            row = self._rows[namespace] = NamespaceEntry.unpack(namespace, value)
             self._namespaces[row.space] = namespace
         return row
 
-    def open_namespace(self, namespace: Namespace, info: NamespaceInfo | None) -> NamespaceRow:
+    def open_namespace(self, namespace: Namespace, info: NamespaceInfo | None) -> NamespaceEntry:
         """Returns the row of a namespace, made where it is absent. `info`: its names, where they are known."""
         row = self.namespace(namespace)
         if row is None:
-            row = self._rows[namespace] = NamespaceRow(self._state.next_space)
+            row = self._rows[namespace] = NamespaceEntry(self._state.next_space)
             self._namespaces[row.space] = namespace
             self._state.next_space += 1
         if info is not None:
@@ -94,9 +94,9 @@ class WriteTransaction:
         row = self.namespace(key.namespace)
         return record_key(row.space, key) if row is not None else None
 
-    def row(self, name: bytes | None) -> Row | None:
+    def row(self, name: bytes | None) -> RecordEntry | None:
         value = self.txn.get(name, db=self.trees.rec) if name is not None else None
-        return Row.unpack(name, value) if name is not None and value is not None else None
+        return RecordEntry.unpack(name, value) if name is not None and value is not None else None
 
     def insert(self, space: int, encoded: EncodedRecord) -> None:
         """Adds a record that is absent and whose parent is present (or that is the first of its namespace)."""
@@ -157,7 +157,7 @@ class WriteTransaction:
                 raise Damaged("a link names an absent record")
             self.remove_leaf(name, row)
 
-    def remove_leaf(self, name: bytes, row: Row, *, is_readable: bool = True) -> int | None:
+    def remove_leaf(self, name: bytes, row: RecordEntry, *, is_readable: bool = True) -> int | None:
         """Removes a leaf; returns the clock of its parent if that has become a leaf. Raises Damaged when the record is
         only partly there. `is_readable` False: its pages are left alone, because the disk cannot read them, and stay in
         use."""
@@ -187,7 +187,7 @@ class WriteTransaction:
 
     def name_of(self, record_id: int) -> bytes | None:
         """Returns the name of a record by its id. Scans every row."""
-        return next((name for name, value in self._records if Row.unpack(name, value).id == record_id), None)
+        return next((name for name, value in self._records if RecordEntry.unpack(name, value).id == record_id), None)
 
     def first_dependant(self, name: bytes) -> bytes | None:
         """Returns the name of some record that follows this one, or None."""
@@ -216,7 +216,7 @@ class WriteTransaction:
         self._state.clock += 1
         return self._state.clock
 
-    def _parent(self, name: bytes, row: Row) -> tuple[bytes, Row] | None:
+    def _parent(self, name: bytes, row: RecordEntry) -> tuple[bytes, RecordEntry] | None:
         """Returns name and row of the parent; None for the first records of a namespace. Raises Damaged when it is
         absent."""
         space = space_of(name)
@@ -231,12 +231,12 @@ class WriteTransaction:
     def _namespace_of(self, space: int) -> Namespace:
         if space not in self._namespaces:
             for key, value in self.txn.cursor(self.trees.ns):
-                self._namespaces[NamespaceRow.unpack(key, value).space] = Namespace(key)
+                self._namespaces[NamespaceEntry.unpack(key, value).space] = Namespace(key)
         if space not in self._namespaces:
             raise Damaged("a record belongs to no namespace")
         return self._namespaces[space]
 
-    def _count(self, name: bytes, row: Row, sign: int) -> None:
+    def _count(self, name: bytes, row: RecordEntry, sign: int) -> None:
         totals = self.namespace(self._namespace_of(space_of(name)))
         if totals is None:
             raise Damaged("a record belongs to no namespace")
@@ -247,14 +247,14 @@ class WriteTransaction:
         totals.raw_bytes += sign * row.raw_bytes
         totals.stored_bytes += sign * row.charged_bytes
 
-    def _write_payload(self, name: bytes, encoded: EncodedRecord) -> Row:
+    def _write_payload(self, name: bytes, encoded: EncodedRecord) -> RecordEntry:
         record_id, self._state.next_id = self._state.next_id, self._state.next_id + 1
         sizes = self._geometry.piece_sizes(encoded.stream_bytes)
         for index, piece in enumerate([encoded.head, *cut(encoded.stream, sizes)]):
             # Not `append`, which reads the last value: a sector of another record, which may be unreadable.
             if not self.txn.put(piece_key(record_id, index), piece, overwrite=False, db=self.trees.dat):
                 raise Damaged("a new record's id is in use")
-        return Row(
+        return RecordEntry(
             id=record_id,
             clock=self._tick(),
             position=encoded.record.position,
@@ -266,7 +266,7 @@ class WriteTransaction:
             parent=encoded.record.parent,
         )
 
-    def _quarantined(self, name: bytes, row: Row) -> Quarantined:
+    def _quarantined(self, name: bytes, row: RecordEntry) -> Quarantined:
         geometry, sizes = self._geometry, self._geometry.piece_sizes(row.stream_bytes)
         # Whole pages, which only a long head has.
         head_bytes = row.charged_bytes - geometry.charged_bytes(name, 0, sizes)

@@ -13,9 +13,9 @@ from typing import TypeVar
 
 import lmdb
 
+from adapters.lmdb.entries import MARK, described, pack_mark, unpack_mark
 from adapters.lmdb.environment import Environment
 from adapters.lmdb.payload import EncodedRecord, PageGeometry
-from adapters.lmdb.rows import MARK, described, pack_mark, unpack_mark
 from adapters.lmdb.transaction import MAX_RECORDS, WriteTransaction
 from application.ports.block_store import NoteGone, PutOutcome
 from application.ports.clock import Clock

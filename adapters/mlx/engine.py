@@ -14,7 +14,7 @@ from adapters.mlx.loading.assembly import assemble
 from adapters.mlx.loading.drafters import check_vocabularies
 from adapters.mlx.loading.network import load_folder
 from adapters.mlx.loading.probe import check_hidden
-from adapters.mlx.loading.sight import load_sight
+from adapters.mlx.loading.vision import load_vision
 from adapters.mlx.loading.weights_digest import Digests, digest_model
 from adapters.mlx.memory import MeasuredFile, highest_bytes
 from adapters.mlx.model import MlxModel
@@ -83,9 +83,9 @@ class MlxEngine:
             network, facts = yield from load_folder(folder, options, read.result(), adapter, source.use, report)
             if source.use.is_pooled:
                 check_hidden(network)
-            sight = None
+            vision = None
             if self._sees and Capability.SEE in source.use.capabilities:
-                sight = yield from load_sight(folder, facts.config, network, options.dtype)
+                vision = yield from load_vision(folder, facts.config, network, options.dtype)
             return (
                 yield from assemble(
                     network,
@@ -94,7 +94,7 @@ class MlxEngine:
                     blas=self._blas,
                     measured=self._measured,
                     room_bytes=options.room_bytes,
-                    sight=sight,
+                    vision=vision,
                     report=report,
                 )
             )

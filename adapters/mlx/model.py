@@ -27,7 +27,7 @@ from adapters.mlx.sampling.sampler import GroupSampler
 from adapters.mlx.state.capture import HeldRow, copy_blocks, copy_snapshot
 from adapters.mlx.state.restore import GroupSpecs, restore_caches
 from adapters.mlx.vision.passes import Pass, chunk_pass
-from adapters.mlx.vision.tower import Sight
+from adapters.mlx.vision.tower import VisionEncoder
 from application.ports.compute import (
     NO_DRAFTS,
     NO_IMAGES,
@@ -68,12 +68,12 @@ class MlxModel:
         *,
         runs_ahead: bool = False,
         meter: PeakMeter | None = None,
-        sight: Sight | None = None,
+        vision: VisionEncoder | None = None,
         pace: Pace | None = None,
     ) -> None:
         """`network`: an mlx-lm model, evaluated on this thread. `num_logits`: width of its output. `specs`: the pattern
         of captured state, by group. `runs_ahead`: a prefill chunk may be under way when `prefill` returns. `meter`:
-        corrects the description's memory; None for one without a correction. `sight`: None for a model that does not
+        corrects the description's memory; None for one without a correction. `vision`: None for a model that does not
         see. `pace`: measures each chunk; None where nobody keeps it. `assembly.assemble` returns all of them."""
         self._network = LoadedNetwork(network)
         self._description = description
@@ -86,7 +86,7 @@ class MlxModel:
         self._chunks = ChunkQueue(runs_ahead)
         self._meter = meter or PeakMeter(description.memory, runs_ahead=runs_ahead)
         self._spare_bytes = spare_bytes()
-        self._sight = sight
+        self._vision = vision
         self._pace = pace or Pace()
 
     @property
@@ -119,17 +119,17 @@ class MlxModel:
             raise ComputeFailed(f"cannot restore the state at position {position}: {error}") from error
         row.caches, row.position = caches, position
 
-    def place(self, id: SequenceId, media: Sequence[MediaSpan]) -> None:
+    def set_media(self, id: SequenceId, media: Sequence[MediaSpan]) -> None:
         row = self._row_of_prompt(id)
-        if row.position or self._sight is None:
+        if row.position or self._vision is None:
             raise RuntimeError(f"sequence {id} is not empty, or the model does not see")
         row.media, row.shift = tuple(media), sum(span.shift for span in media)
 
-    def look(self, image: PreparedImage) -> ImageFeatures:
-        if self._sight is None:
+    def encode_image(self, image: PreparedImage) -> ImageFeatures:
+        if self._vision is None:
             raise ComputeFailed("this model does not see images")
         self._chunks.finish()
-        features = self._sight.look(image)
+        features = self._vision.encode(image)
         self._describe_memory()
         clear_beyond(self._spare_bytes)
         return features
@@ -240,7 +240,7 @@ class MlxModel:
         if rows and not self._rows:
             clear_cache()
 
-    def leave(self, id: SequenceId, *, may_copy: bool = True) -> LeftState | None:
+    def keep_live(self, id: SequenceId, *, may_copy: bool = True) -> LeftState | None:
         try:
             left = _left_of(self._rows[id], may_copy=may_copy)
             found = left.described() if left is not None else None
@@ -283,7 +283,7 @@ class MlxModel:
         self._left.clear()
         self._chunks.drop()
         self._network.release()
-        self._sight = None
+        self._vision = None
         clear_cache()
 
     def _row_of_prompt(self, id: SequenceId, token_ids: Sequence[int] | None = None) -> Row:
@@ -301,8 +301,8 @@ class MlxModel:
         tokens = checked_tokens(token_ids, self._description.vocab_size)[None]
         make_room_ahead(row.caches, len(token_ids))
         seen = Pass(tokens, row.caches)
-        if self._sight is not None and row.media:
-            seen = chunk_pass(self._network.module, self._sight.family, tokens, row, images)
+        if self._vision is not None and row.media:
+            seen = chunk_pass(self._network.module, self._vision.scheme, tokens, row, images)
         logits = self._network.forward(*seen)[0]
         detach_from_chunk(row.caches)
         return logits
@@ -316,7 +316,7 @@ class MlxModel:
 
     def _describe_memory(self) -> None:
         memory = self._meter.shape
-        memory = memory if self._sight is None else replace(memory, image=self._sight.cost)
+        memory = memory if self._vision is None else replace(memory, image=self._vision.cost)
         self._description = replace(self._description, memory=memory)
 
     def _held(self, id: SequenceId) -> HeldRow:

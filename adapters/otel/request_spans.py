@@ -32,7 +32,7 @@ from opentelemetry.trace import NonRecordingSpan, Span, SpanKind, Status, Status
 from adapters.otel import semconv as names
 from adapters.otel import span_attributes as of
 from adapters.otel.message_content import MessageContent
-from adapters.otel.span_tree import Phase, SpanTree
+from adapters.otel.span_tree import PhaseSpan, SpanTree
 from application import events as on
 from application.ports.clock import Clock
 from application.services.event_sinks import EventRouter
@@ -79,7 +79,7 @@ class SpanEvents(EventRouter):
         self._max_open = max_open
         self._content = content
         self._open: OrderedDict[RequestId, SpanTree] = OrderedDict()
-        self._decoding: dict[RequestId, Phase] = {}
+        self._decoding: dict[RequestId, PhaseSpan] = {}
         self._left: OrderedDict[RequestId, tuple[Context, int]] = OrderedDict()  # of requests that ended
         super().__init__(
             "tracing",

@@ -14,7 +14,7 @@ from adapters.otel.span_attributes import Attributes
 
 
 @dataclass(slots=True)
-class Phase:
+class PhaseSpan:
     """A phase with its open span and its figures. `num_decoded`: output tokens of the request. `num_steps`,
     `num_batch_tokens` and `max_batch`: the decode steps meanwhile, with the tokens of all requests."""
 
@@ -64,12 +64,12 @@ class SpanTree:
         self.num_reused = 0
         self.offset_ns = offset_ns
         self._tracer = tracer
-        self.phase = Phase(names.SPAN_QUEUE, self._start(names.SPAN_QUEUE, queued_ns), queued_ns)
+        self.phase = PhaseSpan(names.SPAN_QUEUE, self._start(names.SPAN_QUEUE, queued_ns), queued_ns)
 
     def enter(self, name: str, at_ns: int) -> None:
         """End the phase and begin another one."""
         self._end_phase(at_ns)
-        self.phase = Phase(name, self._start(name, at_ns), at_ns)
+        self.phase = PhaseSpan(name, self._start(name, at_ns), at_ns)
 
     def event(self, name: str, at_ns: int, attributes: Attributes) -> None:
         """Add an event to the span of this phase."""

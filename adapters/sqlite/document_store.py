@@ -13,7 +13,7 @@ from application.events import StoreFault
 from application.ports.clock import Clock
 from application.ports.document_store import DocumentUsage, Erased
 from application.ports.event_sink import EventSink
-from domain.prefix.fingerprint import EVERYTHING, NamespaceChoice
+from domain.prefix.fingerprint import EVERYTHING, NamespaceFilter
 from domain.request.document import Document, DocumentKey
 
 T = TypeVar("T")
@@ -100,7 +100,7 @@ class SqliteDocumentStore:
             ids, now_ns = [key.id for key in keys], self._clock.unix_ns()
             return self._memory.delete(ids, now_ns) + self._on_disk(lambda disk: disk.delete(ids, now_ns), 0)
 
-    def erase(self, choice: NamespaceChoice = EVERYTHING) -> Erased:
+    def erase(self, choice: NamespaceFilter = EVERYTHING) -> Erased:
         with self._lock:
             if self._is_closed:
                 return Erased(0, 0)

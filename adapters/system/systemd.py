@@ -17,8 +17,8 @@ EXTENSION_S = 60
 """The extension of the start timeout that each report requests."""
 
 
-class SystemdSupervisor:
-    """A Supervisor that reports to systemd. `close` closes the socket; later reports are dropped."""
+class SystemdNotifier:
+    """A ServiceManager that reports to systemd. `close` closes the socket; later reports are dropped."""
 
     def __init__(self, address: str) -> None:
         self._address = "\0" + address[1:] if address.startswith("@") else address
@@ -59,7 +59,7 @@ class SystemdSupervisor:
         return True
 
 
-def systemd_supervisor(environment: Mapping[str, str] = os.environ) -> SystemdSupervisor | None:
+def systemd_notifier(environment: Mapping[str, str] = os.environ) -> SystemdNotifier | None:
     """The supervisor for this environment; None if NOTIFY_SOCKET names no socket."""
     address = environment.get("NOTIFY_SOCKET", "")
-    return SystemdSupervisor(address) if address[:1] in ("/", "@") and len(address) > 1 else None
+    return SystemdNotifier(address) if address[:1] in ("/", "@") and len(address) > 1 else None

@@ -203,12 +203,12 @@ class Generating(Protocol):
 class Seeing(Protocol):
     """Images in prompts. An image's features are made once; the caller keeps them as long as it wants."""
 
-    def place(self, id: SequenceId, media: Sequence[MediaSpan]) -> None:
+    def set_media(self, id: SequenceId, media: Sequence[MediaSpan]) -> None:
         """Places all images of its prompt in an open, empty sequence. Positions in the sequence derive from them, so
         they stay through `restore` and `take_over`, whether or not their tokens are restored."""
         ...
 
-    def look(self, image: PreparedImage) -> ImageFeatures:
+    def encode_image(self, image: PreparedImage) -> ImageFeatures:
         """Runs the tower on one image; takes the memory of `MemoryShape.image`. Concerns no sequence: raises
         ComputeFailed, also for a model that does not see."""
         ...

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from domain.prefix.fingerprint import EVERYTHING, NamespaceChoice
+from domain.prefix.fingerprint import EVERYTHING, NamespaceFilter
 from domain.request.document import Document, DocumentKey
 
 
@@ -60,7 +60,7 @@ class DocumentStore(Protocol):
         """Removes documents; returns the number that were present."""
         ...
 
-    def erase(self, choice: NamespaceChoice = EVERYTHING) -> Erased:
+    def erase(self, choice: NamespaceFilter = EVERYTHING) -> Erased:
         """Removes the documents of a model, of a tenant, or all, for good: no file of the store holds any of them
         afterwards. The digits of a namespace choose no document."""
         ...

@@ -74,7 +74,7 @@ class StateAccess(Protocol):
         """
         ...
 
-    def leave(self, id: SequenceId, *, may_copy: bool = True) -> LeftState | None:
+    def keep_live(self, id: SequenceId, *, may_copy: bool = True) -> LeftState | None:
         """Ends an open sequence and keeps its state under its id until it is taken over or dropped.
 
         Only the state of a row of a batch is copied: its own bytes, a layer at a time, and only with `may_copy`.

@@ -6,7 +6,7 @@ Nothing here raises: a watch must not fail with what it watches.
 from typing import Protocol
 
 
-class Supervisor(Protocol):
+class ServiceManager(Protocol):
     """The program that started the process and may start it again. Any thread. A process that is `stopping` does not
     become `ready`."""
 
@@ -33,8 +33,8 @@ class ThreadStacks(Protocol):
         ...
 
 
-class NoSupervisor:
-    """A Supervisor for a process without one."""
+class NoServiceManager:
+    """A ServiceManager for a process without one."""
 
     def ready(self) -> None:
         return

@@ -1,7 +1,7 @@
 """The vision port: images that are processed for a prompt, and turned into features.
 
     text side                                            token side
-    process: file ► ImageTokens, PreparedImage ──asked for──► look: PreparedImage ► ImageFeatures (compute port)
+    process: file ► ImageTokens, PreparedImage ──asked for──► encode_image: PreparedImage ► ImageFeatures (compute port)
 
 Files stay on the text side, where processes that hold nothing else decode them. The arrays of an image cross the engine
 port when the token side asks for them.

@@ -15,7 +15,7 @@ from application.ports.document_store import DocumentStore, DocumentUsage, Erase
 from application.ports.event_sink import EventSink
 from application.services.lane import Lane
 from domain.errors import ServerUnavailable, StoreUnresponsive
-from domain.prefix.fingerprint import NamespaceChoice
+from domain.prefix.fingerprint import NamespaceFilter
 from domain.request.document import Document, DocumentKey, Owner
 
 T = TypeVar("T")
@@ -97,7 +97,7 @@ class Documents:
     async def erase(self, model: str | None, salt: str | None) -> Erased:
         """Removes the documents of a model and a `cache_salt`, or of any (None), with any API key. Raises
         StoreUnresponsive."""
-        choice = NamespaceChoice.of(model, salt, self._salt)
+        choice = NamespaceFilter.of(model, salt, self._salt)
         return await self.ask(lambda store: store.erase(choice), ERASE_TIMEOUT_S)
 
     async def usage(self) -> DocumentUsage:

@@ -55,7 +55,7 @@ def examine_images(name: str, folder: Path) -> SeenRow:
     peer = float(mx.max(mx.abs(logits_of(seer, []) - expected)).item())
     first, second = seer.media
     cold = _ending(seer, open_seer(seer))
-    inside = None if seer.sight.family.is_whole else _resumed(seer, first.start + 3, cold)
+    inside = None if seer.vision.scheme.is_whole else _resumed(seer, first.start + 3, cold)
     elsewhere = {"in": inside, "between": _resumed(seer, first.end + 1, cold)}
     elsewhere["behind"] = _resumed(seer, second.end + 1, cold)
     return SeenRow(name, peer, _resumed(seer, BLOCK, cold) is True, elsewhere)

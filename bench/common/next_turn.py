@@ -35,7 +35,7 @@ class Turns:
         model.open(self._left)
         for start in range(0, len(tokens), CHUNK):
             model.prefill(self._left, tokens[start : start + CHUNK])
-        model.leave(self._left)
+        model.keep_live(self._left)
 
     def turn(self) -> dict[str, float]:
         id = SequenceId(self._left + 1)
@@ -46,7 +46,7 @@ class Turns:
         self._model.prefill(id, self._new)
         mx.synchronize()
         computing_ms = (time.perf_counter() - start) * 1e3
-        self._model.leave(id)
+        self._model.keep_live(id)
         self._left, self._num_left = id, self._num_left + len(self._new)
         return {"computing_ms": computing_ms}
 

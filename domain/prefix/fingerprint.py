@@ -1,7 +1,7 @@
 """Fingerprints: everything that a stored state depends on besides its tokens, reduced to the root of its chains.
 
 Names do not enter, content does: two models under one name never share a root, and one model under two names does.
-A NamespaceChoice selects namespaces by model and tenant, for listing and clearing.
+A NamespaceFilter selects namespaces by model and tenant, for listing and clearing.
 """
 
 import json
@@ -110,7 +110,7 @@ def shares_tenant(fingerprint_json: str, salt_digest: object) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class NamespaceChoice:
+class NamespaceFilter:
     """None means any. `model`: its name, or the first digits of a namespace's hash. `salt`: as `salt_digest` has it;
     empty for those that were stored without a salt."""
 
@@ -118,7 +118,7 @@ class NamespaceChoice:
     salt: str | None = None
 
     @classmethod
-    def of(cls, model: str | None, requested_salt: str | None, configured_salt: str) -> "NamespaceChoice":
+    def of(cls, model: str | None, requested_salt: str | None, configured_salt: str) -> "NamespaceFilter":
         """`requested_salt`: the `cache_salt` of requests; `configured_salt`: the server's own."""
         if requested_salt is None:
             return cls(model)
@@ -133,7 +133,7 @@ class NamespaceChoice:
         return is_model and (self.salt is None or shares_tenant(info.fingerprint, self.salt))
 
 
-EVERYTHING = NamespaceChoice()
+EVERYTHING = NamespaceFilter()
 
 
 def _begins(info: NamespaceInfo, digits: str) -> bool:

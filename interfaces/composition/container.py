@@ -15,7 +15,7 @@ from adapters.system.key_file import ServerKeys
 from adapters.system.thread_stacks import PythonStacks
 from adapters.web.image_fetcher import ImageFetcher
 from application.ports.event_sink import EventSink
-from application.ports.supervision import NoSupervisor
+from application.ports.supervision import NoServiceManager
 from application.services.cache_readings import CacheReadings, RegularReports
 from application.services.event_sinks import EventFanOut, NullEvents
 from application.services.lane import IDLE_IN
@@ -69,7 +69,7 @@ class Container(TokenSide):
     extra_sinks = providers.Object(())
     place: providers.Provider[str] = providers.Object("thread")
     first_child: providers.Provider[ChildProcess | None] = providers.Object(None)
-    supervisor = providers.Singleton(NoSupervisor)
+    supervisor = providers.Singleton(NoServiceManager)
     give_up: providers.Provider[Callable[[int], object] | None] = providers.Object(None)
     outdated: providers.Provider[Callable[[str], object]] = providers.Object(ignore)
 

@@ -355,8 +355,8 @@ def seen_by(model: FakeModel, submission: Submission) -> tuple[Images, tuple[tup
     id, media = SequenceId(0), submission.prompt.media
     model.open(id)
     if media:
-        model.place(id, media)
-    images = {span.digest: model.look(TOYS.process(BY_DIGEST[span.digest]).prepared) for span in media}
+        model.set_media(id, media)
+    images = {span.digest: model.encode_image(TOYS.process(BY_DIGEST[span.digest]).prepared) for span in media}
     return images, tuple((span.start, span.end) for span in media) if model.description.image_is_whole else ()
 
 

@@ -25,7 +25,7 @@ from adapters.mlx.runtime.arrays import parameters
 from adapters.mlx.runtime.device import CPU_GRID, describe_device, has_metal, least_grid, on_cpu, preferred_grid
 from adapters.mlx.speculation.drafting import DraftingNetwork
 from adapters.mlx.state.payload import dtype_name
-from adapters.mlx.vision.tower import Sight
+from adapters.mlx.vision.tower import VisionEncoder
 from application.ports.compute import LoadReport, unreported
 from domain.ids import ModelId, SequenceId
 from domain.memory.estimate import DEEP_CHUNKS, number
@@ -50,21 +50,21 @@ def assemble(
     blas: str = "",
     measured: MeasuredFile | None = None,
     room_bytes: int | None = None,
-    sight: Sight | None = None,
+    vision: VisionEncoder | None = None,
     report: LoadReport = unreported,
 ) -> Generator[Future[Any] | None, None, MlxModel]:
     """Probes and describes an evaluated mlx-lm model on this thread, piece by piece. Raises ModelLoadFailed.
 
     `blas`: identity of the BLAS that MLX uses; empty for its own. `measured`: remembered corrections of estimated
     memory, costs of passes, and pace; what it lacks is measured; None for none of them. `room_bytes`: memory that
-    measuring may take; None for any. `sight`: None for a model that does not see.
+    measuring may take; None for any. `vision`: None for a model that does not see.
     """
     report(LoadPhase.MEASURING, 0, 0)
     rows = number(facts.config, *_VOCABULARY_KEYS)
     found = yield from probe(network, rows)
     memory = shape_of_network(network, found.layout, facts.config)
     chunking = memory.chunking
-    memory = memory if sight is None else sight.added_to(memory)
+    memory = memory if vision is None else vision.added_to(memory)
     description = ModelDescription(
         id=id,
         model_type=str(facts.config.get("model_type", "")),
@@ -78,12 +78,12 @@ def assemble(
         decode_note=found.decode_note,
         weights_digest=facts.digest,
         adapter_digest=facts.adapter_digest,
-        runtime=_runtime("mlx-lm", "mlx", *(["mlx-vlm"] if sight is not None else [])),
+        runtime=_runtime("mlx-lm", "mlx", *(["mlx-vlm"] if vision is not None else [])),
         arithmetic=_arithmetic(blas),
         memory=memory,
         own_drafter=network.drafter if isinstance(network, DraftingNetwork) else None,
         drafter_note=f"drafts are not used: {found.draft_note}" if found.draft_note else facts.drafter_note,
-        image_is_whole=sight is not None and sight.family.is_whole,
+        image_is_whole=vision is not None and vision.scheme.is_whole,
         chunking=chunking,
     )
     runs_ahead = find_link() is not None
@@ -104,7 +104,7 @@ def assemble(
         found.specs,
         runs_ahead=runs_ahead,
         meter=meter,
-        sight=sight,
+        vision=vision,
         pace=pace,
     )
     if measured is not None and has_metal():

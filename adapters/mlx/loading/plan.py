@@ -9,7 +9,7 @@ from adapters.mlx.caches.leaves import layout_of, new_caches
 from adapters.mlx.loading.drafters import with_head
 from adapters.mlx.loading.files import read_config
 from adapters.mlx.loading.network import cast_network, context_length_of, network_of, open_network
-from adapters.mlx.loading.sight import open_sight
+from adapters.mlx.loading.vision import open_vision
 from adapters.mlx.memory import shape_of_network
 from domain.errors import ModelLoadFailed
 from domain.models.capability import Capability
@@ -38,7 +38,7 @@ def _plan(source: ModelSource, dtype: str) -> PlannedModel:
         layout = layout_of(new_caches(network))
         shape = shape_of_network(network, layout, config)
         if Capability.SEE in source.use.capabilities and has_weights:
-            shape = open_sight(folder, config, network, dtype).added_to(shape)
+            shape = open_vision(folder, config, network, dtype).added_to(shape)
     except Exception as error:
         message = f"the memory of {folder} cannot be planned: {str(error) or type(error).__name__}"
         raise ModelLoadFailed(message) from error

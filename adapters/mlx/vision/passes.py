@@ -1,7 +1,7 @@
-"""The passes of mlx-lm's trunks over images, by family.
+"""The passes of mlx-lm's trunks over images, by scheme.
 
 Images have features in place of their tokens' embeddings, three positions a token in some families, features added
-behind the first layers, and tokens that attend to each other. A family is computed once its logits equal those of
+behind the first layers, and tokens that attend to each other. A scheme is computed once its logits equal those of
 mlx-vlm: see tests/integration/mlx/vision/test_mlx_vision.py.
 
 The trunk is prepared once (`prepare_trunk`), with parts that hold nothing about a sequence. Each pass gets what its
@@ -28,7 +28,7 @@ from domain.prefix.prompt_content import MediaSpan
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class VisionScheme:
     """The way of a model's trunk with images. `sections`: the frequencies of each of three positions a token, which
     take turns if `is_interleaved`; empty for one position. `is_deep`: features are added behind the first layers too.
     `is_whole`: the tokens of an image attend to all of it."""
@@ -39,8 +39,8 @@ class Family:
     is_whole: bool
 
     @classmethod
-    def of_config(cls, config: Mapping[str, Any]) -> "Family":
-        """The family of a config.json."""
+    def of_config(cls, config: Mapping[str, Any]) -> "VisionScheme":
+        """The scheme of a config.json."""
         name = str(config["model_type"])
         text = {**config, **cast("Mapping[str, Any]", config.get("text_config") or {})}
         ropes = [cast("Mapping[str, Any]", text.get(key) or {}) for key in ("rope_scaling", "rope_parameters")]
@@ -126,13 +126,13 @@ class GridRope(nn.Module):  # type: ignore[misc]
         return mx.where(axis == 2, rotated[2], found)
 
 
-def prepare_trunk(network: Any, family: Family) -> None:
-    """Adds what a trunk lacks for images of its family; its parameters and its names stay."""
+def prepare_trunk(network: Any, scheme: VisionScheme) -> None:
+    """Adds what a trunk lacks for images of its scheme; its parameters and its names stay."""
     layers: list[Any] = text_model(network).model.layers
-    for attention in [layer.self_attn for layer in layers if family.sections and "self_attn" in layer]:
+    for attention in [layer.self_attn for layer in layers if scheme.sections and "self_attn" in layer]:
         rope = attention.rope
-        attention.rope = GridRope(rope, rope.dims, family.sections, is_interleaved=family.is_interleaved)
-    for layer in layers if family.is_deep else ():
+        attention.rope = GridRope(rope, rope.dims, scheme.sections, is_interleaved=scheme.is_interleaved)
+    for layer in layers if scheme.is_deep else ():
         layer.__class__ = _adding(type(layer))  # pyright: ignore[reportUnknownArgumentType]
 
 
@@ -148,7 +148,7 @@ def _adding(layer: type[Any]) -> type[Any]:
     return Adding
 
 
-def chunk_pass(network: Any, family: Family, tokens: mx.array, row: Row, images: Images) -> Pass:
+def chunk_pass(network: Any, scheme: VisionScheme, tokens: mx.array, row: Row, images: Images) -> Pass:
     """Returns the pass over the next tokens [1, length] of a row. Raises ComputeFailed for an image that is needed and
     not there."""
     caches, media, start, length = row.caches, row.media, row.position, tokens.shape[1]
@@ -158,7 +158,7 @@ def chunk_pass(network: Any, family: Family, tokens: mx.array, row: Row, images:
     offset = int(positions[0, 0]) if is_row else from_numpy(positions)
     if not places and is_row and offset == start:
         return Pass(tokens, caches)
-    runs = [(int(at[0]), int(at[-1]) + 1) for at, _, _ in places] if family.is_whole else []
+    runs = [(int(at[0]), int(at[-1]) + 1) for at, _, _ in places] if scheme.is_whole else []
     deep: dict[int, mx.array] = {}
     for at, rows, features in places:
         for layer, added in enumerate(features.deep):

@@ -1,8 +1,8 @@
 """A model's tower: the part that turns an image's pixels into embeddings of the trunk's width, by mlx-vlm.
 
-mlx-vlm's class of a family is built with a stand-in for its language model, so that nothing of the trunk is built or
+mlx-vlm's class of a scheme is built with a stand-in for its language model, so that nothing of the trunk is built or
 read twice, and asked for the embeddings of a prompt that is nothing but the image. So projectors, poolings and the
-choice of layers are mlx-vlm's own code, whatever the family.
+choice of layers are mlx-vlm's own code, whatever the scheme.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from adapters.mlx.memory import begin_peak, peak_bytes
 from adapters.mlx.runtime.arrays import evaluate, from_numpy, parameters, trial
 from adapters.mlx.runtime.mlx_lm import mlx_lm_module
 from adapters.mlx.vision.library import vlm_module
-from adapters.mlx.vision.passes import Family, Features
+from adapters.mlx.vision.passes import Features, VisionScheme
 from application.ports.vision import PreparedArray, PreparedImage
 from domain.chunking import PLAIN
 from domain.errors import ComputeFailed, ModelLoadFailed
@@ -29,7 +29,7 @@ MARGIN = 1.1
 """The factor between the largest measured peak and what is counted."""
 
 
-class Sight:
+class VisionEncoder:
     """The tower of one model, and what the model needs beside it to see. `cost`: of an image's tokens, corrected by the
     largest measured peak so far in proportion to its estimate. Compute thread only."""
 
@@ -39,14 +39,14 @@ class Sight:
         self.weight_bytes = sum(array.nbytes for _, array in parameters(module))
         floats = [array for _, array in parameters(module) if mx.issubdtype(array.dtype, mx.floating)]
         self.cost = self._estimate = image_cost_of_config(config, max(array.dtype.size for array in floats))
-        self.family = Family.of_config(config)
+        self.scheme = VisionScheme.of_config(config)
 
     def added_to(self, memory: MemoryShape) -> MemoryShape:
-        chunking = PLAIN if self.family.is_whole else memory.chunking  # a chunk is as long as an image, at any depth
+        chunking = PLAIN if self.scheme.is_whole else memory.chunking  # a chunk is as long as an image, at any depth
         return replace(memory, weight_bytes=memory.weight_bytes + self.weight_bytes, image=self.cost, chunking=chunking)
 
-    def look(self, image: PreparedImage) -> Features:
-        """See `Seeing.look`. No other work may be under way, since its peak is measured."""
+    def encode(self, image: PreparedImage) -> Features:
+        """See `Seeing.encode_image`. No other work may be under way, since its peak is measured."""
         num_features = image.num_features
         begin_peak()
         try:
@@ -75,11 +75,11 @@ def _opened(array: PreparedArray) -> NDArray[Any]:
 def build_tower(config: Mapping[str, Any], weights: Mapping[str, mx.array], dtype: mx.Dtype) -> tuple[Any, int]:
     """Builds mlx-vlm's model without its language model on the arrays of a folder, which may be lazy; returns it with
     the id of an image's tokens. `dtype`: of the trunk's embeddings. Raises ModelLoadFailed."""
-    family = vlm_module(f"models.{config['model_type']}")
-    known = _configured(family, config)
-    module = _without_trunk(family.Model, known, _StandIn(int(known.text_config.hidden_size), dtype))
+    scheme = vlm_module(f"models.{config['model_type']}")
+    known = _configured(scheme, config)
+    module = _without_trunk(scheme.Model, known, _StandIn(int(known.text_config.hidden_size), dtype))
     found = dict(weights)
-    for part in (module, family.VisionModel(known.vision_config)):
+    for part in (module, scheme.VisionModel(known.vision_config)):
         found = dict(part.sanitize(found)) if hasattr(part, "sanitize") else found
     _quantise(module, found, config)
     wanted = [name for name, _ in parameters(module)]
@@ -106,20 +106,20 @@ class _StandIn:
         return None, None
 
 
-def _configured(family: Any, config: Mapping[str, Any]) -> Any:
+def _configured(scheme: Any, config: Mapping[str, Any]) -> Any:
     """mlx-vlm's configuration of a model. Files of some families have the text's settings at the root."""
     text = cast(Mapping[str, Any], config.get("text_config") or {})
     settings = {**text, **config, "text_config": {**config, **text}, "audio_config": None}
-    known = family.ModelConfig.from_dict(dict(settings))
+    known = scheme.ModelConfig.from_dict(dict(settings))
     for part in ("text", "vision"):
         name = f"{part}_config"
         if isinstance(getattr(known, name), dict):
-            setattr(known, name, getattr(family, f"{part.title()}Config").from_dict(settings[name]))
+            setattr(known, name, getattr(scheme, f"{part.title()}Config").from_dict(settings[name]))
     return known
 
 
 def _without_trunk(model: Any, known: Any, stand_in: _StandIn) -> Any:
-    """An instance of a family's class whose language model is the stand-in."""
+    """An instance of a scheme's class whose language model is the stand-in."""
     names: dict[str, Any] = next(one.__init__ for one in model.__mro__ if "__init__" in vars(one)).__globals__
     real = names["LanguageModel"]
     names["LanguageModel"] = lambda *_given: stand_in  # pyright: ignore[reportUnknownLambdaType]

@@ -18,7 +18,7 @@ from domain.errors import ModelNotFound
 from domain.ids import ModelId, RequestId, SequenceId
 from domain.models.model_card import ModelDescription
 from domain.prefix.explanation import Explanation, StopReason
-from domain.prefix.fingerprint import Fingerprint, NamespaceChoice, tenant_salt
+from domain.prefix.fingerprint import Fingerprint, NamespaceFilter, tenant_salt
 from domain.prefix.hashing import BlockChain
 from domain.prefix.index import STORED, ReuseRules
 from domain.prefix.prompt_content import BlockGrid, EncodedPrompt
@@ -130,7 +130,7 @@ class PrefixCache:
         """
         own_salts = {self._salt, *map(self._server_salt, tuple(self._model_salts))} if salt is not None else {""}
         self.num_cleared += 1
-        choices = [NamespaceChoice.of(model, salt, own) for own in sorted(own_salts)]
+        choices = [NamespaceFilter.of(model, salt, own) for own in sorted(own_salts)]
         return reduce(Cleared.plus, [self.tiers.clear(choice) for choice in choices])
 
     @property

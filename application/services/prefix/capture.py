@@ -122,13 +122,13 @@ class StateCapture:
         is_resumable = 0 < position == reached and self._rules.grid.is_resumable(position)
         self._capture(model, id, position, [position] if is_resumable else ())
 
-    def leave(self, model: StateAccess, id: SequenceId, model_name: str) -> bool:
+    def keep_live(self, model: StateAccess, id: SequenceId, model_name: str) -> bool:
         """Leaves the state in the live tier, unless all of it was copied from records. Returns False when the sequence
         is still open."""
         if self.position == self._copied:
             return False
         before = {fork.position for fork in self._forks if fork.kind in BEFORE_ANSWER}
-        return self._tiers.live.leave(
+        return self._tiers.live.keep_live(
             model,
             id,
             self.chain,

@@ -169,7 +169,7 @@ class LiveTier:
                 self._add(state)
         self.shrink(self.budget_bytes)
 
-    def leave(
+    def keep_live(
         self,
         model: StateAccess,
         id: SequenceId,
@@ -186,7 +186,7 @@ class LiveTier:
         when the sequence is still open."""
         if size_bytes > self.budget_bytes or epoch.is_over:
             return False
-        left = model.leave(id, may_copy=isinstance(self.memory.reserve(Purpose.LIVE, size_bytes), Lease))
+        left = model.keep_live(id, may_copy=isinstance(self.memory.reserve(Purpose.LIVE, size_bytes), Lease))
         if left is None:
             return True
         least = max(left.first, min(next_turn, (left.position + 1) // 2), 1)

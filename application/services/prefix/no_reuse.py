@@ -21,7 +21,7 @@ class NoReuse:
     def __init__(self, explanation: Explanation) -> None:
         self.explanation = explanation
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         pass
 
     def prepare(self, *, ahead: bool = False) -> None:

@@ -144,7 +144,7 @@ class PrefixSession:
         if isinstance(self._phase, StateCapture):
             self._phase.expect(position)
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Finds out where to resume and whom to follow, while queued; called before each step is planned. Cheap."""
         self._advance()
         if self._owner is not None:
@@ -219,7 +219,7 @@ class PrefixSession:
         has_left = False
         if isinstance(capture := self._phase, StateCapture):
             capture.at_end(model, self.id, output_ids)
-            has_left = capture.leave(model, self.id, self._info.model)
+            has_left = capture.keep_live(model, self.id, self._info.model)
         self.abandon()
         return has_left
 

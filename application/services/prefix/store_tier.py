@@ -26,7 +26,7 @@ from application.services.lane import Call, Lane, LaneFull
 from application.services.prefix.record_source import Arrived
 from application.services.prefix.write_behind import WriteBehind
 from domain.errors import ServerUnavailable, StoreUnresponsive
-from domain.prefix.fingerprint import NamespaceChoice
+from domain.prefix.fingerprint import NamespaceFilter
 from domain.prefix.index import RecordNeed
 from domain.prefix.record import Record, RecordKey, StatePayload
 
@@ -141,7 +141,7 @@ class StoreTier:
         if keys and self.writer is not None:
             self._keep_up(partial(self.writer.store.touch, keys))
 
-    def clear(self, choice: NamespaceChoice) -> Cleared:
+    def clear(self, choice: NamespaceFilter) -> Cleared:
         """Remove the chosen namespaces from queue and store, also those that no model of this process used. Blocks,
         perhaps for long."""
         if self.writer is None:

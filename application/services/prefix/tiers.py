@@ -24,7 +24,7 @@ from application.services.prefix.live_tier import LiveTier
 from application.services.prefix.shared.tier import SharedTier
 from application.services.prefix.store_tier import StoreRead, StoreTier
 from domain.ids import RequestId, SequenceId
-from domain.prefix.fingerprint import NamespaceChoice
+from domain.prefix.fingerprint import NamespaceFilter
 from domain.prefix.index import PrefixIndex
 from domain.prefix.record import NamespaceInfo, Record, RecordKey
 
@@ -135,7 +135,7 @@ class PrefixTiers:
         self.hot.drop(keys)
         self.store.drop(keys)
 
-    def clear(self, choice: NamespaceChoice) -> Cleared:
+    def clear(self, choice: NamespaceFilter) -> Cleared:
         """Remove everything of the chosen namespaces, for good. Blocks: not for the compute thread. Sequences that
         began before keep nothing from then on."""
 

@@ -230,7 +230,7 @@ class EngineLoop:
         self.prefix_cache.tidy()
         self.images.note_clears(self.prefix_cache.num_cleared)
         for run in self._in_phase(*WAITING):
-            self._guarded(run, run.cache.look)
+            self._guarded(run, run.cache.refresh)
         found = [(run, self._guarded(run, run.shape)) for run in tuple(self._runs.values())]
         runs = [run for run, _ in found if run.id in self._runs]
         shapes = {run.id: shape for run, shape in found if shape is not None}

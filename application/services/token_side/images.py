@@ -197,7 +197,7 @@ class SequenceImages:
 
     def chunk_features(self, model: LoadedModel, start: int, end: int) -> Images:
         """Returns the features of all images in the chunk [start, end), which the tower makes now where there are none.
-        Raises as `Seeing.look`, and for an image that could not be provided."""
+        Raises as `Seeing.encode_image`, and for an image that could not be provided."""
         spans = [span for span in self._media if span.start < end and start < span.end]
         return {span.digest: self._features(span, model) for span in spans} if spans else NO_IMAGES
 
@@ -219,7 +219,7 @@ class SequenceImages:
             raise found.prepared.to_error()
         if found.prepared is not None:
             started_ns = batcher.now_ns()
-            features = model.look(found.prepared)
+            features = model.encode_image(found.prepared)
             found.features, found.prepared = features, None
             times = {"started_ns": started_ns, "at_ns": batcher.now_ns()}
             batcher.emit(ImageSeen(id=self._id, num_tokens=span.length, size_bytes=features.size_bytes, **times))

@@ -184,7 +184,7 @@ class SequenceRun:
         self._has_state = self._model is not None  # from here on there may be one to close
         self._loaded().open(self.id)
         if media := self.submission.prompt.media:
-            self._loaded().place(self.id, media)
+            self._loaded().set_media(self.id, media)
         self.cache.prepare()
         self._batcher.emit(RequestAdmitted(self.request_id, self._batcher.now_ns()))
 

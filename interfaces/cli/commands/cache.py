@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from application.ports.block_store import NamespaceUsage, StoreAdministration
     from application.ports.document_store import DocumentStore
     from application.settings import StoreSettings
-    from domain.prefix.fingerprint import NamespaceChoice
+    from domain.prefix.fingerprint import NamespaceFilter
 
 StoreDir = Annotated[
     str | None, typer.Option("--store", metavar="DIR", help="The store's folder. Default: store.dir in the settings.")
@@ -65,10 +65,10 @@ def stats(store: StoreDir = None, as_json: AsJson = False) -> None:
 @cache_app.command("ls")
 def list_namespaces(store: StoreDir = None, model: OfModel = None, as_json: AsJson = False) -> None:
     """List the store's namespaces: one for each model, tenant and configuration of the engine."""
-    from domain.prefix.fingerprint import NamespaceChoice
+    from domain.prefix.fingerprint import NamespaceFilter
 
     with _opened(store, read_only=True) as source:
-        spaces = _chosen(source, NamespaceChoice(model))
+        spaces = _chosen(source, NamespaceFilter(model))
     if as_json:
         typer.echo(json.dumps([_described(space) for space in spaces], indent=2))
         return
@@ -125,9 +125,9 @@ def clear(
     """Remove everything, or everything of a model or a tenant, for good, with stored responses. A running server also
     clears its memory. Exits with status 1 when bytes may be left in the files of the store."""
     from application.ports.block_store import OpenFailure, StoreOpenError
-    from domain.prefix.fingerprint import NamespaceChoice
+    from domain.prefix.fingerprint import NamespaceFilter
 
-    choice = NamespaceChoice.of(model, salt, settings_with({}).settings.cache.salt)
+    choice = NamespaceFilter.of(model, salt, settings_with({}).settings.cache.salt)
     try:
         if url is not None:
             _confirm(None, yes)
@@ -149,7 +149,7 @@ def clear(
 
 
 def _cleared(
-    target: "LmdbBlockStore", settings: "StoreSettings", choice: "NamespaceChoice", yes: bool, as_json: bool
+    target: "LmdbBlockStore", settings: "StoreSettings", choice: "NamespaceFilter", yes: bool, as_json: bool
 ) -> dict[str, object]:
     from rich.console import Console
 
@@ -243,7 +243,7 @@ def _store_settings(directory: str | None) -> "StoreSettings":
     return settings_with({"store.dir": ("--store", directory)}).settings.store
 
 
-def _chosen(store: "StoreAdministration", choice: "NamespaceChoice") -> "Sequence[NamespaceUsage]":
+def _chosen(store: "StoreAdministration", choice: "NamespaceFilter") -> "Sequence[NamespaceUsage]":
     return [usage for usage in store.usage().namespaces if choice.includes(usage.info)]
 
 
@@ -251,7 +251,7 @@ def _num_records(spaces: "Sequence[NamespaceUsage]") -> int:
     return sum(space.num_blocks + space.num_snapshots for space in spaces)
 
 
-def _counted(choice: "NamespaceChoice") -> int | None:
+def _counted(choice: "NamespaceFilter") -> int | None:
     """Returns the number of chosen records in a server's store; None when it cannot be read."""
     from application.ports.block_store import StoreOpenError
 

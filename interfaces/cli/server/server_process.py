@@ -12,8 +12,8 @@ import typer
 
 from adapters.config.loader import LoadedSettings, config_file
 from adapters.engine_process.child import ChildProcess
-from adapters.system.systemd import systemd_supervisor
-from application.ports.supervision import NoSupervisor, Supervisor
+from adapters.system.systemd import systemd_notifier
+from application.ports.supervision import NoServiceManager, ServiceManager
 from application.ports.tokenizer import TemplateFeatures, Tokenizer
 from application.settings import Settings
 from domain.byte_size import format_bytes
@@ -62,7 +62,7 @@ async def serve_until_stopped(loaded: LoadedSettings, first_child: ChildProcess)
     """Serves until a signal arrives or the default model fails to load. `first_child`: as in Container. Raises
     AddressUnavailable and InvalidKeys."""
     settings = loaded.settings
-    server, supervisor = HttpServer(settings.server), systemd_supervisor() or NoSupervisor()
+    server, supervisor = HttpServer(settings.server), systemd_notifier() or NoServiceManager()
 
     def stop() -> None:
         supervisor.stopping()
@@ -113,7 +113,7 @@ async def serve_until_stopped(loaded: LoadedSettings, first_child: ChildProcess)
     return Outcome(problem, is_clean)
 
 
-async def _announce(service: Service, server: HttpServer, base_url: str, supervisor: Supervisor) -> str:
+async def _announce(service: Service, server: HttpServer, base_url: str, supervisor: ServiceManager) -> str:
     """Waits for the model, then prints the banner and reports to the supervisor. Returns why the model cannot be
     served, after stopping the server, or an empty string."""
     try:

@@ -34,7 +34,7 @@ from interfaces.http.front.connection_limits import (
     ConnectionLimits,
     ConnectionSlots,
     Deadline,
-    Phase,
+    RequestPart,
     Slot,
     more_time_s,
     shared_address,
@@ -67,7 +67,7 @@ class BoundedConnection(HttpToolsProtocol):
         self._limits = limits
         self._slots = slots
         self._refusals = refusals
-        self._phase = Phase.BETWEEN
+        self._phase = RequestPart.BETWEEN
         self._is_done = False
         self._num_unused = self._num_new_body = self._num_discarded = self._num_unsent = 0
         self._arrival = Deadline(self.loop, self._too_slow)
@@ -92,7 +92,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     def evict(self) -> None:
         """Closes to free the slot (see SlotHolder)."""
-        if self._phase is Phase.BETWEEN:  # no request, so no answer
+        if self._phase is RequestPart.BETWEEN:  # no request, so no answer
             self._refusals.note(FULL)
             self._close()
         else:
@@ -118,10 +118,10 @@ class BoundedConnection(HttpToolsProtocol):
     def _excess(self, piece: bytes) -> Problem | None:
         """Returns the problem of input of which the parser makes nothing, or of a body that nobody awaits any more."""
         if self._num_unused > MAX_HEADER_BYTES + MAX_TARGET_BYTES:
-            if self._phase is not Phase.HEAD:
+            if self._phase is not RequestPart.HEAD:
                 return MALFORMED
             return TARGET_TOO_LONG if len(self.url) > MAX_TARGET_BYTES else HEADERS_TOO_LARGE
-        is_unwanted = self._phase is Phase.BODY and self._answering is None
+        is_unwanted = self._phase is RequestPart.BODY and self._answering is None
         return TOO_LARGE if is_unwanted and self._discards(piece) else None
 
     def _discards(self, piece: bytes) -> bool:
@@ -131,7 +131,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     def _watch_arrival(self) -> None:
         """Arm the deadline of a request that is arriving; cancel it while the client waits for an answer."""
-        if self._phase is Phase.BETWEEN and self._answering is not None:
+        if self._phase is RequestPart.BETWEEN and self._answering is not None:
             self._arrival.cancel()
         elif not self._arrival.is_armed:
             self._arrival.arm(self._timeout_s)
@@ -139,7 +139,7 @@ class BoundedConnection(HttpToolsProtocol):
     @property
     def _timeout_s(self) -> float:
         limits = self._limits
-        return limits.body_timeout_s if self._phase is Phase.BODY else limits.header_timeout_s
+        return limits.body_timeout_s if self._phase is RequestPart.BODY else limits.header_timeout_s
 
     def _too_slow(self) -> None:
         if self._is_done:
@@ -153,7 +153,7 @@ class BoundedConnection(HttpToolsProtocol):
         more_s, self._num_new_body = more_time_s(self._num_new_body, self._timeout_s), 0
         if more_s > 0.001:
             self._arrival.arm(more_s)
-        elif self._phase is Phase.BETWEEN:  # no request, so no answer
+        elif self._phase is RequestPart.BETWEEN:  # no request, so no answer
             self._close()
         else:
             self._refuse(TOO_SLOW)
@@ -165,7 +165,7 @@ class BoundedConnection(HttpToolsProtocol):
             self._refuse(PIPELINED)
         if self._is_done:
             raise _RefusedInput
-        self._enter(Phase.HEAD)
+        self._enter(RequestPart.HEAD)
         self._num_discarded = 0
         super().on_message_begin()
 
@@ -173,7 +173,7 @@ class BoundedConnection(HttpToolsProtocol):
         self.server_state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
         super().on_headers_complete()  # raises for a target that is no path: then the request has no cycle
         self.headers = []  # trailers, which arrive after the request was checked by its headers, are not among them
-        self._enter(Phase.BODY)
+        self._enter(RequestPart.BODY)
 
     def on_body(self, body: bytes) -> None:
         self._num_unused = 0
@@ -181,7 +181,7 @@ class BoundedConnection(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        self._enter(Phase.BETWEEN)
+        self._enter(RequestPart.BETWEEN)
         if self._answering is not None:
             self._slots.request_arrived(self)
         super().on_message_complete()
@@ -191,7 +191,7 @@ class BoundedConnection(HttpToolsProtocol):
         if not self._is_done:
             self._refuse(MALFORMED)
 
-    def _enter(self, phase: Phase) -> None:
+    def _enter(self, phase: RequestPart) -> None:
         self._phase = phase
         self._num_unused = self._num_new_body = 0
         self._arrival.cancel()
@@ -242,7 +242,7 @@ class BoundedConnection(HttpToolsProtocol):
     @property
     def _path(self) -> str:
         """The path of the request that is arriving, so far."""
-        return "" if self._phase is Phase.BETWEEN else self.url.partition(b"?")[0].decode("latin-1")
+        return "" if self._phase is RequestPart.BETWEEN else self.url.partition(b"?")[0].decode("latin-1")
 
     def _refuse(self, problem: Problem, *, lingers: bool = True) -> None:
         """Answer with the problem unless another answer is in progress, and parse no more input."""
@@ -251,9 +251,9 @@ class BoundedConnection(HttpToolsProtocol):
         self._refusals.note(problem)
         answering = self._answering
         if answering is None:
-            is_answered = self._phase is Phase.BODY  # before its body arrived
+            is_answered = self._phase is RequestPart.BODY  # before its body arrived
             self._end(b"" if is_answered else self._refusals.as_bytes(self._path, problem), lingers)
-        elif self._phase is not Phase.BODY:
+        elif self._phase is not RequestPart.BODY:
             answering.keep_alive = False  # the request before it gets its answer first
         elif answering.response_started:
             self.transport.abort()

@@ -62,7 +62,7 @@ def more_time_s(num_bytes: int, most_s: float) -> float:
     return min(num_bytes / MIN_BYTES_S, most_s)
 
 
-class Phase(Enum):
+class RequestPart(Enum):
     """The part of a request that the input is in. BETWEEN: every request that has begun is complete."""
 
     BETWEEN = "between"

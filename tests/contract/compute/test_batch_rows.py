@@ -119,7 +119,7 @@ def test_every_row_sees_its_own_tokens_whoever_comes_and_goes(layers: str, seed:
     rows = [(0, chance.randint(1, 300))]
     batch = alone(layers, *rows[0])
     for turn in range(1, 25):
-        action = chance.choice(["join", "join", "leave", "step", "step", "verify", "verify"])
+        action = chance.choice(["join", "join", "keep_live", "step", "step", "verify", "verify"])
         if action == "join" or len(rows) == 1:
             newcomer = (turn, chance.choice([1, 5, chance.randint(1, 40), chance.randint(1, 600)]))
             row = alone(layers, *newcomer)
@@ -127,7 +127,7 @@ def test_every_row_sees_its_own_tokens_whoever_comes_and_goes(layers: str, seed:
             newcomers = [row, *(alone(layers, *other) for other in others)]
             append_rows(batch, len(rows), newcomers, rows_capacity(len(rows) + 1))
             rows += [newcomer, *others]
-        elif action == "leave" and len(rows) > 2:
+        elif action == "keep_live" and len(rows) > 2:
             order = rows_in_place(len(rows), sorted(chance.sample(range(len(rows)), chance.randint(2, len(rows) - 1))))
             keep_rows(batch, order)
             rows = [rows[index] for index in order]

@@ -219,7 +219,7 @@ def test_a_state_behind_rejected_tokens_equals_a_computed_one(model: LoadedModel
     while len(tokens) < NUM_NEW // 2:
         tokens += tokens_of(model.decode([id], {id: _by_chance(answer, len(tokens), model.description.vocab_size)}))
     position = model.position(id)
-    assert model.leave(id) is not None
+    assert model.keep_live(id) is not None
     known, next_id = (*PROMPT, *answer)[:position], new_id()
     model.open(next_id)
     model.take_over(next_id, id, position)

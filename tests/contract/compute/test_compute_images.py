@@ -40,12 +40,12 @@ class Seeing:
 
     def features(self, number: int = 0) -> Images:
         tokens, prepared = self.processor.process(self.images[number])
-        return {tokens.digest: self.model.look(prepared)}
+        return {tokens.digest: self.model.encode_image(prepared)}
 
     def open(self, prompt: EncodedPrompt) -> SequenceId:
         id = new_id()
         self.model.open(id)
-        self.model.place(id, prompt.media)
+        self.model.set_media(id, prompt.media)
         return id
 
     def feed(self, id: SequenceId, prompt: EncodedPrompt, ends: Sequence[int], images: Images) -> None:
@@ -139,7 +139,7 @@ def test_a_state_that_is_taken_over_keeps_the_places_of_its_taker(seeing: Seeing
     id = seeing.open(prompt)
     seeing.feed(id, prompt, [prompt.media[0].end + 2], images)
     position = model.position(id)
-    left = model.leave(id)
+    left = model.keep_live(id)
     if left is None:
         pytest.skip("this model leaves no state")
     taker = seeing.open(prompt)
@@ -171,5 +171,5 @@ def test_an_image_is_placed_in_an_empty_sequence_only(seeing: Seeing) -> None:
     id = seeing.open(prompt)
     seeing.feed(id, prompt, [3], {})
     with pytest.raises(RuntimeError):
-        seeing.model.place(id, prompt.media)
+        seeing.model.set_media(id, prompt.media)
     seeing.model.close([id])

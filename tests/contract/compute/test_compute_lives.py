@@ -108,7 +108,7 @@ class Life:
 
     def _left_by(self, id: SequenceId) -> None:
         covered = self._covered(id)
-        left = self._model.leave(id, may_copy=self._chance.random() < 0.8)
+        left = self._model.keep_live(id, may_copy=self._chance.random() < 0.8)
         self._note_end(id)
         if left is not None:
             assert left.position == len(covered)

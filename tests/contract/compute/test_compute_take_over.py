@@ -41,7 +41,7 @@ def answered(model: LoadedModel, others: tuple[SequenceId, ...] = ()) -> tuple[S
 
 
 def left_by(model: LoadedModel, id: SequenceId) -> LeftState:
-    position, left = model.position(id), model.leave(id)
+    position, left = model.position(id), model.keep_live(id)
     assert left is not None
     assert left.position == position
     assert 1 <= left.first <= position
@@ -202,14 +202,14 @@ def test_a_row_of_a_batch_stays_only_where_it_may_be_copied(model: LoadedModel) 
     other = start(model, OTHER)
     source, _ = answered(model, (other,))
     alone = len(model.open_ids()) == 1
-    left = model.leave(source, may_copy=False)
+    left = model.keep_live(source, may_copy=False)
     if model.description.decode_mode.value == "batched":
         assert not alone
         assert left is None
     assert source not in model.open_ids()
     assert (source in model.left_ids()) == (left is not None)
     step(model, other)
-    last = model.leave(other, may_copy=False)
+    last = model.keep_live(other, may_copy=False)
     assert last is not None
     model.close([source, other])
     assert other in model.left_ids()

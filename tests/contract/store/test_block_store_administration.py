@@ -9,7 +9,7 @@ import pytest
 from adapters.memory.block_store import MemoryBlockStore
 from application.ports.block_store import BlockStore, PutOutcome
 from domain.ids import BlockHash, GroupIndex
-from domain.prefix.fingerprint import NamespaceChoice
+from domain.prefix.fingerprint import NamespaceFilter
 from domain.prefix.record import BlockKey, Namespace, NamespaceInfo, RecordKey, SnapshotKey
 from tests.contract.store.test_block_store import ADAPTERS, ONE, present, put
 from tests.support.stores.faulty_stores import FaultInjectingBlockStore, FaultPlan
@@ -147,11 +147,11 @@ def test_erasing_a_closed_store_reports_a_problem(store: BlockStore) -> None:
 
 
 def test_a_tenant_is_chosen_by_its_salt_and_a_model_by_its_name() -> None:
-    assert [NamespaceChoice.of(None, salt, "").includes(ONE) for salt in (None, "", "alice")] == [True, True, False]
-    assert [NamespaceChoice.of(None, salt, "").includes(TWO) for salt in (None, "", "alice")] == [True, False, True]
-    assert not NamespaceChoice.of(None, "alice", "the server's own").includes(TWO)
+    assert [NamespaceFilter.of(None, salt, "").includes(ONE) for salt in (None, "", "alice")] == [True, True, False]
+    assert [NamespaceFilter.of(None, salt, "").includes(TWO) for salt in (None, "", "alice")] == [True, False, True]
+    assert not NamespaceFilter.of(None, "alice", "the server's own").includes(TWO)
     names = ("one", ONE.namespace.hex()[:6], "two", "")
-    assert [NamespaceChoice(name).includes(ONE) for name in names] == [True, True, False, False]
+    assert [NamespaceFilter(name).includes(ONE) for name in names] == [True, True, False, False]
 
 
 LONG, SHORT = b"x" * 600, b"x" * 31

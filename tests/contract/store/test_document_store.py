@@ -10,7 +10,7 @@ import pytest
 from adapters.fake.environment import FakeClock
 from adapters.sqlite.document_store import SqliteDocumentStore
 from application.ports.document_store import DocumentStore
-from domain.prefix.fingerprint import NamespaceChoice
+from domain.prefix.fingerprint import NamespaceFilter
 from domain.request.document import Document, DocumentKey, Owner
 from tests.support.telemetry.recording import RecordingEvents
 
@@ -165,12 +165,12 @@ def test_an_expired_document_is_a_miss_and_removed(store: DocumentStore, clock: 
 def test_erasing_by_tenant_and_by_model(store: DocumentStore, clock: FakeClock) -> None:
     alice, bob = key("a", "alice", "some key"), key("a", "bob")
     assert store.put([document(alice, noise(1, 90_000), clock), document(bob, b"x", clock, "other")])
-    report = store.erase(NamespaceChoice.of(None, "alice", "the server's"))
+    report = store.erase(NamespaceFilter.of(None, "alice", "the server's"))
     assert (report.num_documents, report.problem) == (1, "")
     assert report.num_bytes > 0
     assert [found is None for found in store.get([alice, bob])] == [True, False]
-    assert store.erase(NamespaceChoice("demo")).num_documents == 0
-    assert store.erase(NamespaceChoice("other")).num_documents == 1
+    assert store.erase(NamespaceFilter("demo")).num_documents == 0
+    assert store.erase(NamespaceFilter("other")).num_documents == 1
     assert store.usage().num_documents == 0
 
 
@@ -187,16 +187,16 @@ def test_erasing_everything(store: DocumentStore, clock: FakeClock) -> None:
 @pytest.mark.parametrize(
     ("choice", "is_kept"),
     [
-        (NamespaceChoice(), False),
-        (NamespaceChoice("demo"), False),
-        (NamespaceChoice.of("demo", "alice", "the server's"), False),
-        (NamespaceChoice("other"), True),
-        (NamespaceChoice.of(None, "bob", "the server's"), True),
+        (NamespaceFilter(), False),
+        (NamespaceFilter("demo"), False),
+        (NamespaceFilter.of("demo", "alice", "the server's"), False),
+        (NamespaceFilter("other"), True),
+        (NamespaceFilter.of(None, "bob", "the server's"), True),
     ],
     ids=["all", "model", "both", "other model", "other tenant"],
 )
 def test_a_document_whose_request_began_before_a_clear_that_covers_it_is_not_stored(
-    store: DocumentStore, clock: FakeClock, choice: NamespaceChoice, is_kept: bool
+    store: DocumentStore, clock: FakeClock, choice: NamespaceFilter, is_kept: bool
 ) -> None:
     streamed = document(key("streamed", "alice"), b"x", clock)
     clock.advance(1)

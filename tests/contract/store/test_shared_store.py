@@ -8,7 +8,7 @@ from adapters.resp.shared_store import PIECE_BYTES, RespSharedStore
 from adapters.zstd.codec import ZstdStateCodec
 from application.ports.shared_store import SharedFailure, SharedHint, SharedStore, SharedStoreError
 from domain.ids import BlockHash
-from domain.prefix.fingerprint import NamespaceChoice
+from domain.prefix.fingerprint import NamespaceFilter
 from domain.prefix.record import Record
 from tests.support.processes.servers.redis_server import RedisServer, needs_redis, redis_server
 from tests.support.stores.shared_stores import MemorySharedStore, SharedMemory
@@ -131,7 +131,7 @@ def test_a_choice_of_namespaces_is_erased(connect: Connect):
     mine, alices = chain(ONE, 2), chain(TWO, 2)
     store.put(ONE, mine)
     store.put(TWO, [*alices, snapshot(alices[-1], [1, 2])])
-    chosen = NamespaceChoice.of(None, "alice", "")
+    chosen = NamespaceFilter.of(None, "alice", "")
     assert connect("fleet").erase(chosen.includes) == 3
     assert found(store, mine) == [True, True]
     assert found(store, alices) == [False, False]

@@ -13,7 +13,7 @@ import pytest
 from adapters.fake.environment import FakeClock
 from adapters.sqlite.database import Database
 from adapters.sqlite.document_store import RETRY_S
-from domain.prefix.fingerprint import NamespaceChoice
+from domain.prefix.fingerprint import NamespaceFilter
 from domain.request.document import Document, DocumentKey, Owner
 from tests.support.processes.processes import start
 from tests.support.stores.kill_documents import numbered, open_documents
@@ -125,8 +125,8 @@ def test_a_link_in_the_file_s_place_is_refused_and_memory_takes_its_place(tmp_pa
     assert elsewhere.read_text() == "somebody's"
 
 
-@pytest.mark.parametrize("choice", [NamespaceChoice(), NamespaceChoice("demo", "bob")], ids=["all", "some"])
-def test_erased_documents_are_in_no_file(tmp_path: Path, choice: NamespaceChoice) -> None:
+@pytest.mark.parametrize("choice", [NamespaceFilter(), NamespaceFilter("demo", "bob")], ids=["all", "some"])
+def test_erased_documents_are_in_no_file(tmp_path: Path, choice: NamespaceFilter) -> None:
     store = open_documents(tmp_path)
     for number in range(20):
         assert store.put([secret(str(number), "bob"), numbered(number)])

@@ -11,11 +11,11 @@ from adapters.engine_process import reports
 from adapters.engine_process.channel import Channel, Deframer, framed
 from adapters.engine_process.host import EngineHost, Hosted
 from adapters.engine_process.messages import (
-    Answer,
     Ask,
     Batch,
     Begin,
     Broken,
+    EngineReply,
     Stop,
     Stopped,
     Submit,
@@ -80,7 +80,7 @@ async def converse() -> tuple[int, int]:
     await say(Ask(0, "load", raw((source(MODEL), LoadOptions()))))
     frames, last = Deframer(), None
     async with asyncio.timeout(PATIENCE_S):
-        while not isinstance(last, Answer):
+        while not isinstance(last, EngineReply):
             for payload in frames.feed(await loop.sock_recv(ours, 1 << 16)):
                 last = None if payload == greeting() else decoded(payload, ToParent)
     await say(Submit(submission("a", MODEL, prompt, NUM_TOKENS)))

@@ -15,7 +15,7 @@ from httpx import Response
 
 from adapters.fake.engine import FakeModels
 from adapters.fake.options import FakeOptions
-from adapters.image_process.wire import Ask, read_answer, write
+from adapters.image_process.wire import Ask, read_reply, write
 from adapters.image_process.worker import LOAD_CPU_S, TOO_COSTLY, answers
 from adapters.image_process.workers import PASSED, ImageWorkers, Limits
 from adapters.pillow.decoder import decode
@@ -105,7 +105,7 @@ def test_each_file_has_the_whole_limit_of_time() -> None:
     answers(Processors(PictureImages(decode)).load, asks, output, limits.append, 7)
     assert limits == [LOAD_CPU_S, 7, 7, LOAD_CPU_S, 7]
     output.seek(0)
-    assert [read_answer(output).image for _ in range(4)] == [None, *[PictureImages(decode).process(SOUND)] * 3]
+    assert [read_reply(output).image for _ in range(4)] == [None, *[PictureImages(decode).process(SOUND)] * 3]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="no other system enforces a limit of address space")

@@ -109,6 +109,6 @@ def test_prefill_leaves_the_buffers_that_are_charged() -> None:
     model.open(id)
     for _ in range(2):
         model.prefill(id, [5] * 300)
-    left = model.leave(id)
+    left = model.keep_live(id)
     assert left is not None
     assert left.size_bytes == model.description.memory.state_bytes(600)

@@ -267,7 +267,7 @@ def test_a_verification_that_fails_loses_the_state_and_gives_no_wrong_token(
         assert before[id] + last[id] == answer[: 3 + len(last[id])]
         with pytest.raises(ComputeFailed, match="lost"):
             model.capture_snapshot(id, 0)
-    assert model.leave(ids[0]) is None
+    assert model.keep_live(ids[0]) is None
     _, errors = run(model, ids[1:], 1)
     assert set(errors) == set(ids[1:])
     assert not model.open_ids()

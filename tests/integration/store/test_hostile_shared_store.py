@@ -13,7 +13,7 @@ from valkey import Valkey
 from adapters.resp.shared_store import RespSharedStore
 from adapters.zstd.codec import ZstdStateCodec
 from application.ports.shared_store import SharedFailure, SharedStoreError
-from domain.prefix.fingerprint import NamespaceChoice
+from domain.prefix.fingerprint import NamespaceFilter
 from domain.prefix.record import NamespaceInfo
 from tests.support.patience import PATIENCE_S
 from tests.support.processes.servers.certificates import make_certificates, server_context
@@ -228,9 +228,9 @@ def test_planted_names_do_not_hinder_a_removal(tmp_path: Path) -> None:
             raw.lpush(f"{store.prefix}:11:i", "x")
 
         plant()
-        assert store.erase(NamespaceChoice.of(None, None, "").includes) >= 2
+        assert store.erase(NamespaceFilter.of(None, None, "").includes) >= 2
         plant()
-        assert store.erase(NamespaceChoice("a model", "a salt").includes) == 0
+        assert store.erase(NamespaceFilter("a model", "a salt").includes) == 0
         assert store.erase(lambda info: isinstance(info, NamespaceInfo) and info.namespace == ONE.namespace) == 2
         plant()
         assert store.erase() >= 2

@@ -6,7 +6,7 @@ from struct import pack
 import pytest
 
 from application.ports.block_store import OpenFailure, PutOutcome, StoreOpenError
-from domain.prefix.fingerprint import NamespaceChoice
+from domain.prefix.fingerprint import NamespaceFilter
 from domain.prefix.record import NamespaceInfo, Record
 from tests.support.stores.lmdb_store import open_store
 from tests.support.stores.store_records import chain, keys_of, namespace_of, same, snapshot
@@ -61,7 +61,7 @@ def test_a_cleared_store_holds_no_trace_of_its_records(path: Path) -> None:
 
 def test_one_tenant_goes_without_a_trace_and_the_other_stays_whole(path: Path) -> None:
     store = open_store(path)
-    report = store.erase(NamespaceChoice.of(None, "alice", "").includes)
+    report = store.erase(NamespaceFilter.of(None, "alice", "").includes)
     assert (report.num_records, report.problem) == (120, "")
     assert traces(path, content(ALICE)) == []
     assert all(map(same, store.get(keys_of(content(BOB))), content(BOB)))

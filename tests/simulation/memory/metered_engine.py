@@ -79,8 +79,8 @@ class MeteredModel:
         self._left: dict[SequenceId, int] = {}
         self._gone_bytes = self.image_bytes = 0
 
-    def place(self, id: SequenceId, media: Sequence[MediaSpan]) -> None:
-        self.inner.place(id, media)
+    def set_media(self, id: SequenceId, media: Sequence[MediaSpan]) -> None:
+        self.inner.set_media(id, media)
 
     def prepared(self, image: Image) -> Any:
         """Returns the arrays of an image as they arrive in the engine: they take memory until they are let go."""
@@ -90,11 +90,13 @@ class MeteredModel:
         self._meter.bill("prepare", growth=size_bytes)
         return MeteredImage(self, inner, num_tokens, size_bytes)
 
-    def look(self, image: Any) -> ImageFeatures:
+    def encode_image(self, image: Any) -> ImageFeatures:
         assert isinstance(image, MeteredImage)
         cost, length = self.shape.image, image.num_tokens
-        self._meter.bill("look", growth=length * cost.feature_bytes, transient=cost.tower.bytes_at(length, length))
-        return MeteredImage(self, self.inner.look(image.inner), length, length * cost.feature_bytes)
+        self._meter.bill(
+            "encode_image", growth=length * cost.feature_bytes, transient=cost.tower.bytes_at(length, length)
+        )
+        return MeteredImage(self, self.inner.encode_image(image.inner), length, length * cost.feature_bytes)
 
     @property
     def description(self) -> ModelDescription:
@@ -156,15 +158,15 @@ class MeteredModel:
     def open_ids(self) -> frozenset[SequenceId]:
         return frozenset(self.inner.open_ids())
 
-    def leave(self, id: SequenceId, *, may_copy: bool = True) -> LeftState | None:
+    def keep_live(self, id: SequenceId, *, may_copy: bool = True) -> LeftState | None:
         before, num_bytes = self.held_bytes(), self._state_bytes(id)
-        left = self.inner.leave(id, may_copy=may_copy)
+        left = self.inner.keep_live(id, may_copy=may_copy)
         is_row = id in self._decoding and len(self._decoding) > 1
         self._forget([id])
         if left is not None:
             self._left[id] = num_bytes
             self._gone_bytes += num_bytes if is_row else 0
-            self._meter.bill("leave")
+            self._meter.bill("keep_live")
             return replace(left, size_bytes=num_bytes)
         self._meter.cached_bytes += (before - self.held_bytes()) // 2
         return None

@@ -132,5 +132,5 @@ def test_a_row_is_copied_while_a_prompt_with_two_choices_is_computed(room: float
         server.step()
     assert not server.loop.is_busy
     assert server.meter.problems == []
-    assert server.meter.num_calls["leave"]
+    assert server.meter.num_calls["keep_live"]
     assert server.live.check_integrity() == []

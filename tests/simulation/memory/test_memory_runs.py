@@ -227,7 +227,7 @@ def test_the_hard_mark_is_never_crossed(part: int) -> None:
     calls, actions, outcomes = play_all(range(part, drawn(40), 2))
     # Every way was walked, memory was short, and nobody failed over it.
     assert {"load", "open", "restore", "prefill", "start_decode", "decode", "capture_blocks"} <= calls.keys()
-    assert {"leave", "take_over"} <= calls.keys()
+    assert {"keep_live", "take_over"} <= calls.keys()
     assert {"shrink_hot", "drop_live", "clear_cache"} <= actions
     assert outcomes.keys() == {"ended"}
 
@@ -235,7 +235,7 @@ def test_the_hard_mark_is_never_crossed(part: int) -> None:
 def test_the_hard_mark_is_not_crossed_for_images_either() -> None:
     """By their pixels, which workers make, by passes of the tower, or by features that are used or kept."""
     calls, actions, outcomes = play_all(range(drawn(40)), sees=True)
-    assert {"prepare", "look", "restore", "take_over"} <= calls.keys()
+    assert {"prepare", "encode_image", "restore", "take_over"} <= calls.keys()
     assert "drop_features" in actions
     assert outcomes.keys() == {"ended"}
 

@@ -17,7 +17,7 @@ from domain.models.model_card import LoadOptions, ModelSource
 from domain.prefix.record import GroupPayloads
 
 WORDS = "[METAL] Command buffer execution failed: planted"
-PASSES = frozenset({"prefill", "start_decode", "decode", "pool", "look", "restore"})
+PASSES = frozenset({"prefill", "start_decode", "decode", "pool", "encode_image", "restore"})
 CAPTURES = frozenset({"capture_blocks", "capture_snapshot"})
 
 
@@ -66,7 +66,7 @@ class FailingDevice:
         if self._fails(model, operation, given):
             self.num_failed += 1
             self._is_kept = True
-            for id in given[0] if operation == "decode" else given[:1] if operation != "look" else ():
+            for id in given[0] if operation == "decode" else given[:1] if operation != "encode_image" else ():
                 self._spoil(model, id, len(given[1]) if operation in ("prefill", "start_decode") else 1)
             if self._draw.random() < 0.3:  # it waits for itself
                 self.check()

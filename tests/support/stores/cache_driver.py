@@ -210,7 +210,7 @@ class CacheDriver:
     def _admit(self, job: Job) -> bool:
         """As the planner does: nobody who follows a running prefill."""
         if not job.is_admitted:
-            job.cache.look()
+            job.cache.refresh()
             if job.cache.is_looked_up and job.cache.follows is None:
                 self.admit(job)
         return job.is_admitted

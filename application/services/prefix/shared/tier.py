@@ -23,7 +23,7 @@ from application.services.prefix.shared.access import ASK, LATE, READ, WRITE, Sh
 from domain.errors import ServerUnavailable
 from domain.ids import NO_REQUEST, RequestId
 from domain.models.pace import MEASURED_TOKENS
-from domain.prefix.fingerprint import NamespaceChoice
+from domain.prefix.fingerprint import NamespaceFilter
 from domain.prefix.hashing import BlockChain
 from domain.prefix.index import NOTHING_SHARED, PrefixMatch, RecordNeed, ReuseRules, SharedRecords
 from domain.prefix.record import BlockKey, Record, RecordKey
@@ -181,7 +181,7 @@ class SharedTier:
             ns = duration_ns / num_tokens
             self.ns_per_token[model] = min(ns, self.ns_per_token.get(model, ns))
 
-    def clear(self, choice: NamespaceChoice, clear_own: Callable[[], Cleared]) -> Cleared:
+    def clear(self, choice: NamespaceFilter, clear_own: Callable[[], Cleared]) -> Cleared:
         """Clears the other tiers, then removes the chosen namespaces from the store; asks nothing meanwhile. Other
         servers may put what they still have. Blocks; one call at a time."""
         self._is_clearing, cleared = True, Cleared()

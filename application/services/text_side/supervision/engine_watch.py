@@ -24,7 +24,7 @@ from application.events import EngineRecovered, EngineStuck, Event, FaultObserve
 from application.ports.clock import Clock
 from application.ports.engine import EngineStatus
 from application.ports.event_sink import EventSink
-from application.ports.supervision import NoSupervisor, Supervisor, ThreadStacks
+from application.ports.supervision import NoServiceManager, ServiceManager, ThreadStacks
 from application.services.faults import described
 from application.services.lane import Lane
 from domain.errors import ServerUnavailable
@@ -70,7 +70,7 @@ class EngineWatch:
         events: EventSink,
         stacks: ThreadStacks,
         stuck_after_s: float,
-        supervisor: Supervisor | None = None,
+        supervisor: ServiceManager | None = None,
         give_up: Callable[[int], object] | None = None,
         abandon: Callable[[], None] | None = None,
         flush: Callable[[], object] = lambda: None,
@@ -85,7 +85,7 @@ class EngineWatch:
         self._events = events
         self._stacks = stacks
         self._stuck_after_s = stuck_after_s
-        self._supervisor = supervisor or NoSupervisor()
+        self._supervisor = supervisor or NoServiceManager()
         self._give_up = give_up
         self._abandon = abandon
         self._flush = flush

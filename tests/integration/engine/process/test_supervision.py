@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from adapters.system.systemd import SystemdSupervisor, systemd_supervisor
+from adapters.system.systemd import SystemdNotifier, systemd_notifier
 from adapters.system.thread_stacks import PythonStacks
 from application.services.lane import IDLE_IN, Lane
 from tests.support.http.servers.fake_service import wait_until
@@ -17,7 +17,7 @@ KINDS = ["path", pytest.param("abstract", marks=pytest.mark.skipif(not HAS_ABSTR
 @pytest.mark.parametrize("kind", KINDS)
 def test_systemd_is_notified_in_its_own_words(kind: str) -> None:
     with notify_socket(is_abstract=kind == "abstract") as systemd:
-        supervisor = systemd_supervisor({"NOTIFY_SOCKET": systemd.address})
+        supervisor = systemd_notifier({"NOTIFY_SOCKET": systemd.address})
         assert supervisor is not None
         supervisor.moving()
         assert systemd.next() == ["EXTEND_TIMEOUT_USEC=60000000"], "a start that goes on is no start that failed"
@@ -34,7 +34,7 @@ def test_systemd_is_notified_in_its_own_words(kind: str) -> None:
 
 def test_a_server_that_is_stopped_while_it_starts_is_never_ready() -> None:
     with notify_socket() as systemd:
-        supervisor = SystemdSupervisor(systemd.address)
+        supervisor = SystemdNotifier(systemd.address)
         supervisor.stopping()
         supervisor.ready()
         supervisor.moving()
@@ -45,7 +45,7 @@ def test_a_server_that_is_stopped_while_it_starts_is_never_ready() -> None:
 def test_a_supervisor_that_does_not_listen_holds_nobody_up() -> None:
     """Its queue is full, or it is gone."""
     with notify_socket() as systemd:
-        supervisor = SystemdSupervisor(systemd.address)
+        supervisor = SystemdNotifier(systemd.address)
         for _ in range(5_000):
             supervisor.moving()
         supervisor.ready()
@@ -59,7 +59,7 @@ def test_a_supervisor_that_does_not_listen_holds_nobody_up() -> None:
 
 @pytest.mark.parametrize("address", ["", "@", "relative/path", "vsock:2:1234"])
 def test_without_a_socket_of_this_machine_there_is_no_supervisor(address: str) -> None:
-    assert systemd_supervisor({"NOTIFY_SOCKET": address}) is None
+    assert systemd_notifier({"NOTIFY_SOCKET": address}) is None
 
 
 def test_stacks_show_where_threads_are_but_for_those_that_wait_for_work() -> None:

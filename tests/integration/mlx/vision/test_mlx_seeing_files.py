@@ -15,10 +15,10 @@ from adapters.image_processors.layouts import LAYOUTS
 from adapters.mlx.caches.leaves import new_caches
 from adapters.mlx.loading.network import load_folder
 from adapters.mlx.loading.plan import plan_model
-from adapters.mlx.loading.sight import load_sight
+from adapters.mlx.loading.vision import load_vision
 from adapters.mlx.loading.weights_digest import Digests
 from adapters.mlx.speculation.drafting import forward
-from adapters.mlx.vision.tower import Sight, build_tower
+from adapters.mlx.vision.tower import VisionEncoder, build_tower
 from domain.errors import ModelLoadFailed
 from domain.ids import ModelId
 from domain.models.capability import PLAIN_USE, ModelUse
@@ -43,14 +43,14 @@ Weights = dict[str, mx.array]
 
 def opened(folder: Path) -> tuple[Any, Any]:
     network, facts = finish_load(load_folder(folder, LoadOptions(dtype="float32"), Digests(b"seer")))
-    return network, finish_load(load_sight(folder, facts.config, network, "float32"))
+    return network, finish_load(load_vision(folder, facts.config, network, "float32"))
 
 
 def outputs(folder: Path, name: str) -> tuple[mx.array, mx.array]:
     """The features of an image and the logits of a text."""
-    network, sight = opened(folder)
+    network, vision = opened(folder)
     logits = forward(network, mx.array([[3, 4, 5, 6]]), new_caches(network))
-    return sight.look(image_of(name)[0].prepared).embeddings, logits
+    return vision.encode(image_of(name)[0].prepared).embeddings, logits
 
 
 def rewrite(folder: Path, change: Callable[[str, mx.array], tuple[str, mx.array] | None]) -> None:
@@ -119,13 +119,13 @@ def test_a_quantised_model_is_loaded_as_it_was_quantised(tmp_path: Path, sees_qu
     mx.save_safetensors(str(tmp_path / "model.safetensors"), dict(tree_flatten(peer.parameters())))
     edited(tmp_path, lambda config: config.update(quantization={"group_size": 32, "bits": 8}))
 
-    _, sight = opened(tmp_path)
+    _, vision = opened(tmp_path)
 
     seen, _ = image_of("qwen3_vl")
     grid = mx.array(seen.arrays["image_grid_thw"])
     expected, _ = peer.vision_tower(mx.array(seen.arrays["pixel_values"]), grid)
-    assert mx.allclose(sight.look(seen.prepared).embeddings, expected, atol=1e-5)
-    is_quantised = any(hasattr(layer, "bits") for _, layer in sight.module.named_modules())
+    assert mx.allclose(vision.encode(seen.prepared).embeddings, expected, atol=1e-5)
+    is_quantised = any(hasattr(layer, "bits") for _, layer in vision.module.named_modules())
     assert is_quantised is sees_quantised
 
 
@@ -133,9 +133,9 @@ def test_features_are_of_the_trunks_type_whatever_the_towers_is(tmp_path: Path) 
     write_seer("qwen3_vl", tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     weights = dict(mx.load(str(tmp_path / "model.safetensors")))
-    sight = Sight(*build_tower(config, weights, mx.bfloat16), config)
+    vision = VisionEncoder(*build_tower(config, weights, mx.bfloat16), config)
 
-    features = sight.look(image_of("qwen3_vl")[0].prepared)
+    features = vision.encode(image_of("qwen3_vl")[0].prepared)
 
     assert {array.dtype for array in (features.embeddings, *features.deep)} == {mx.bfloat16}
     assert len(features.deep) == 2
@@ -186,7 +186,7 @@ def test_the_plan_counts_the_tower_and_the_largest_pass_corrects_it(tmp_path: Pa
     assert planned.weight_bytes == model.description.memory.weight_bytes > blind.weight_bytes
     assert planned.image == model.description.memory.image
     assert blind.tower_bytes(100, 0) == 0 < planned.tower_bytes(100, 0)
-    features = model.look(processor.process(Image(picture(1, 64, 48))).prepared)
+    features = model.encode_image(processor.process(Image(picture(1, 64, 48))).prepared)
     assert features.size_bytes == 48 * planned.image.feature_bytes
     assert model.description.memory.image.tower != planned.image.tower
 
@@ -197,7 +197,7 @@ def test_views_of_an_image_have_as_many_features_as_tokens(
 ) -> None:
     model, processor, _ = load_seeing("lfm2_vl", tmp_path)
     tokens, prepared = processor.process(Image(picture(1, *size)))
-    features, embedded = model.look(prepared), tokens.embedded
+    features, embedded = model.encode_image(prepared), tokens.embedded
     assert len(embedded) == num_views
     assert features.embeddings.shape[0] == sum(end - start for start, end in embedded)
 

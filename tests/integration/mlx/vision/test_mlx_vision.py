@@ -63,7 +63,7 @@ def test_logits_equal_those_of_mlx_vlm(seer: Seer) -> None:
 def test_logits_are_the_same_however_the_prompt_is_cut(seer: Seer) -> None:
     first, second = seer.media
     cuts = [first.start + 1, first.start + first.length // 2, second.start, second.start + 1, len(seer.tokens) - 1]
-    if seer.sight.family.is_whole:
+    if seer.vision.scheme.is_whole:
         cuts = [first.start, first.end, second.start, len(seer.tokens) - 1]
 
     assert distance(logits_of(seer, cuts), logits_of(seer, [])) <= TOLERANCE
@@ -92,7 +92,7 @@ def test_an_answer_in_a_batch_with_a_text_and_another_image_is_that_of_the_row_a
     def opened(name: str) -> SequenceId:
         id = new_id()
         seer.model.open(id)
-        seer.model.place(id, media[name])
+        seer.model.set_media(id, media[name])
         start(seer, id, texts[name], seer.images)
         return id
 
@@ -113,7 +113,7 @@ def test_an_answer_in_a_batch_with_a_text_and_another_image_is_that_of_the_row_a
 @pytest.mark.parametrize("where", ["in the first image", "between the images", "behind both"])
 def test_an_answer_from_restored_records_is_that_of_a_computed_prompt(seer: Seer, where: str) -> None:
     first, second = seer.media
-    if seer.sight.family.is_whole and where == "in the first image":
+    if seer.vision.scheme.is_whole and where == "in the first image":
         pytest.skip("no chunk ends there")
     at = {"in the first image": first.start + 3, "between the images": first.end + 1, "behind both": second.end + 1}
     id, captured = open_seer(seer), Captured(at[where])
@@ -136,7 +136,7 @@ def test_an_answer_from_restored_records_is_that_of_a_computed_prompt(seer: Seer
 
 @pytest.mark.exact
 def test_records_that_end_in_an_image_that_attends_to_itself_are_those_of_all_of_it(seer: Seer) -> None:
-    if not seer.sight.family.is_whole:
+    if not seer.vision.scheme.is_whole:
         pytest.skip("any chunk may end there")
     (span,) = (span for span in seer.media if span.start < 2 * BLOCK < span.end - 1)
     id = open_seer(seer)
@@ -187,7 +187,7 @@ def test_a_head_drafts_behind_images_as_behind_texts(tmp_path: Path) -> None:
 def test_a_draft_model_that_does_not_see_changes_no_token(seer: Seer) -> None:
     expected = [token for token, _ in answer(seer, open_seer(seer))]
     network = DraftModelNetwork(seer.network, build("llama", vocab_size=200))
-    model = finish_load(assemble(network, ModelId("both"), ModelFacts(CONFIGS[seer.name]), sight=seer.sight))
+    model = finish_load(assemble(network, ModelId("both"), ModelFacts(CONFIGS[seer.name]), vision=seer.vision))
 
     found, num_proposed, _ = drafted_answer(replace(seer, network=network, model=model))
 
@@ -217,7 +217,7 @@ def test_states_that_are_taken_over_keep_the_places_of_images(seer: Seer) -> Non
 
     id, heir = open_seer(seer), open_seer(seer)
     prefill(seer, id, end)
-    left = seer.model.leave(id)
+    left = seer.model.keep_live(id)
     assert left is not None
     seer.model.take_over(heir, id, end)
     start(seer, heir, seer.tokens, {})
@@ -240,9 +240,9 @@ def test_an_image_whose_pixels_do_not_fit_fails_alone(seer: Seer) -> None:
     if seer.name.startswith("gemma4"):
         pytest.skip("mlx-vlm fills what is too long by repeating")
     with pytest.raises(ComputeFailed, match="an image could not be computed"):
-        seer.model.look(seer.seen[0]._replace(num_features=seer.seen[0].num_features + 1).prepared)
+        seer.model.encode_image(seer.seen[0]._replace(num_features=seer.seen[0].num_features + 1).prepared)
 
 
 def test_the_weights_of_the_tower_are_counted(seer: Seer) -> None:
-    assert seer.model.description.weight_bytes > seer.sight.weight_bytes > 0
+    assert seer.model.description.weight_bytes > seer.vision.weight_bytes > 0
     assert seer.model.description.memory.weight_bytes == seer.model.description.weight_bytes

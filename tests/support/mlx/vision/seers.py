@@ -11,12 +11,12 @@ from adapters.mlx.batch import Row
 from adapters.mlx.caches.leaves import new_caches
 from adapters.mlx.loading.assembly import assemble
 from adapters.mlx.loading.network import load_folder
-from adapters.mlx.loading.sight import load_sight
+from adapters.mlx.loading.vision import load_vision
 from adapters.mlx.loading.weights_digest import Digests
 from adapters.mlx.model import MlxModel
 from adapters.mlx.speculation.drafting import forward
 from adapters.mlx.vision.passes import chunk_pass
-from adapters.mlx.vision.tower import Sight
+from adapters.mlx.vision.tower import VisionEncoder
 from application.ports.compute import DecodeStart, Images
 from domain.ids import ModelId, SequenceId
 from domain.models.model_card import LoadOptions
@@ -37,7 +37,7 @@ class Seer:
     name: str
     peer: Any
     network: Any
-    sight: Sight
+    vision: VisionEncoder
     model: MlxModel
     seen: list[Seen]
     tokens: list[int]
@@ -50,16 +50,16 @@ def make_seer(name: str, folder: Path, finish: Callable[[Path], object] = lambda
     peer = write_seer(name, folder)
     finish(folder)
     network, facts = finish_load(load_folder(folder, LoadOptions(dtype="float32"), Digests(b"seer")))
-    sight = finish_load(load_sight(folder, facts.config, network, "float32"))
-    model = finish_load(assemble(network, ModelId(name), facts, sight=sight))
+    vision = finish_load(load_vision(folder, facts.config, network, "float32"))
+    model = finish_load(assemble(network, ModelId(name), facts, vision=vision))
     tokens, media, seen = list(range(3, 40)), list[MediaSpan](), list[Seen]()
     for seed in (0, 1):
         image, span = image_of(name, seed)
         media.append(replace(span, start=len(tokens) + 1, number=seed + 1))
         tokens += [START, *ids_of(span), 7 + seed, 9, 11, 2 * seed + 50]
         seen.append(image)
-    images = {span.digest: model.look(image.prepared) for span, image in zip(media, seen, strict=True)}
-    return Seer(name, peer, network, sight, model, seen, tokens, media, images)
+    images = {span.digest: model.encode_image(image.prepared) for span, image in zip(media, seen, strict=True)}
+    return Seer(name, peer, network, vision, model, seen, tokens, media, images)
 
 
 def ids_of(span: MediaSpan) -> list[int]:
@@ -75,7 +75,7 @@ def logits_of(seer: Seer, cuts: Sequence[int]) -> mx.array:
     found: list[mx.array] = []
     for end in [*cuts, len(seer.tokens)]:
         tokens = mx.array([seer.tokens[row.position : end]], dtype=mx.uint32)
-        seen = chunk_pass(seer.network, seer.sight.family, tokens, row, seer.images)
+        seen = chunk_pass(seer.network, seer.vision.scheme, tokens, row, seer.images)
         found.append(forward(seer.network, *seen)[0])
         row.position = end
     return mx.concatenate(found)
@@ -84,7 +84,7 @@ def logits_of(seer: Seer, cuts: Sequence[int]) -> mx.array:
 def open_seer(seer: Seer, captured: Captured | None = None) -> SequenceId:
     id = new_id()
     seer.model.open(id)
-    seer.model.place(id, seer.media)
+    seer.model.set_media(id, seer.media)
     if captured is not None:
         seer.model.restore(id, captured.position, captured.blocks, captured.snapshot)
     return id

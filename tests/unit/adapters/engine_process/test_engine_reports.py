@@ -8,7 +8,7 @@ import pytest
 
 from adapters.engine_process import reports
 from adapters.engine_process.channel import Channel
-from adapters.engine_process.messages import Answer, Batch, Begun, Broken, Status, Stopped, ToParent, decoded, raw
+from adapters.engine_process.messages import Batch, Begun, Broken, EngineReply, Status, Stopped, ToParent, decoded, raw
 from adapters.engine_process.reports import STATUS_AGE_S, Reports
 from application.events import FaultObserved
 from application.ports.engine import Ended, EngineStatus, StepBatch, Tokens
@@ -115,9 +115,9 @@ def test_who_reads_slowly_gets_answers_and_no_heartbeats() -> None:
     bench = Bench()
     bench.written.add(1)
     assert bench.reports.beat() == CALM
-    bench.reports.say(Answer(1, raw(True)))
+    bench.reports.say(EngineReply(1, raw(True)))
     bench.reports.status()
-    assert bench.written.kinds == [Answer, Status]
+    assert bench.written.kinds == [EngineReply, Status]
 
 
 def test_nothing_comes_behind_the_last_message() -> None:
@@ -125,7 +125,7 @@ def test_nothing_comes_behind_the_last_message() -> None:
     bench.reports.say(Stopped(True))
     bench.reports.batch(tokens(1))
     bench.reports.status()
-    bench.reports.say(Answer(1, raw(True)))
+    bench.reports.say(EngineReply(1, raw(True)))
     assert bench.written.kinds == [Stopped]
 
 

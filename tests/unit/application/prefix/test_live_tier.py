@@ -11,7 +11,7 @@ from application.ports.state_access import LeftState
 from application.services.prefix.live_tier import LiveState
 from domain.id_row import IdRow
 from domain.ids import SequenceId
-from domain.prefix.fingerprint import EVERYTHING, NamespaceChoice
+from domain.prefix.fingerprint import EVERYTHING, NamespaceFilter
 from domain.prefix.hashing import BlockChain
 from domain.prefix.prompt_content import BlockGrid, EncodedPrompt, ForkKind, ForkPoint
 from domain.prefix.record import Namespace
@@ -165,8 +165,8 @@ def test_another_salt_finds_nothing() -> None:
     assert set(driver.run(prompt, salt="alice").explanation.reused) == {"live"}
 
 
-@pytest.mark.parametrize("choice", [EVERYTHING, NamespaceChoice("toy")], ids=["everything", "model"])
-def test_what_was_cleared_is_never_given_out(choice: NamespaceChoice) -> None:
+@pytest.mark.parametrize("choice", [EVERYTHING, NamespaceFilter("toy")], ids=["everything", "model"])
+def test_what_was_cleared_is_never_given_out(choice: NamespaceFilter) -> None:
     driver = driver_of()
     prompt = next_turn(driver)
     waiting = driver.begin(prompt)

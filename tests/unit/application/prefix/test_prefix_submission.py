@@ -79,7 +79,7 @@ def test_one_that_is_being_computed_is_followed_from_the_queue(layout: StateLayo
     for _ in range(3):
         driver.step(earlier)
     assert 0 < earlier.position < len(PROMPT)
-    job.cache.look()
+    job.cache.refresh()
     assert job.cache.follows == earlier.id
     assert len(driver.events.of("PrefixAwaited")) == 1
     assert driver.cache.memory.held_bytes(*Purpose) == 0
@@ -93,12 +93,12 @@ def test_nobody_follows_one_in_the_queue_and_the_next_block_tells_who_shares_it(
     driver = CacheDriver(options(layout))
     jobs = [driver.submit(prompt) for prompt in (PROMPT, PROMPT, OTHER)]
     for job in jobs:
-        job.cache.look()
+        job.cache.refresh()
         assert job.cache.follows is None
     blocks = [job.cache.next_block for job in jobs]
     assert blocks[0] == blocks[1] != blocks[2]
     driver.run(OTHER)
-    jobs[2].cache.look()
+    jobs[2].cache.refresh()
     for job in jobs:
         driver.fail(job)
     driver.check_idle()
@@ -109,7 +109,7 @@ def test_less_than_a_block_that_both_need_is_not_waited_for(layout: StateLayout)
     driver = CacheDriver(options(layout))
     earlier, job = driver.submit(PROMPT), driver.submit([*PROMPT[: BLOCK - 1], *OTHER])
     driver.admit(earlier)
-    job.cache.look()
+    job.cache.refresh()
     assert job.cache.follows is None
     driver.finish(earlier, job)
     driver.check_idle()
@@ -123,11 +123,11 @@ def test_all_that_is_left_of_a_prompt_is_waited_for_unless_it_is_little(
     driver = CacheDriver(options(layout))
     earlier, job = (driver.submit(OTHER[:num_prompt]) for _ in range(2))
     for one in (earlier, job):
-        one.cache.look()
+        one.cache.refresh()
     assert (earlier.cache.next_block is not None) == is_waited_for
     assert earlier.cache.next_block == job.cache.next_block
     driver.admit(earlier)
-    job.cache.look()
+    job.cache.refresh()
     assert job.cache.follows == (earlier.id if is_waited_for else None)
     driver.finish(earlier, job)
     assert job.computed == (0 if is_waited_for else num_prompt - 1)

@@ -134,7 +134,7 @@ def test_an_image_that_cannot_be_provided_fails_its_request() -> None:
 
 def test_a_pass_of_the_tower_that_fails_fails_its_request_only() -> None:
     def breaks(operation: str, _id: SequenceId | None, call: int) -> None:
-        if (operation, call) == ("look", 0):
+        if (operation, call) == ("encode_image", 0):
             raise ComputeFailed("planted")
 
     bench = Bench(FakeOptions(eos_every=0, images=ToyImages(), hook=breaks))

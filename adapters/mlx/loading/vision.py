@@ -1,4 +1,4 @@
-"""The sight of a model, loaded beside its network: tower and trunk are built from the same files."""
+"""The vision encoder of a model, loaded beside its network: tower and trunk are built from the same files."""
 
 from collections.abc import Generator, Mapping
 from pathlib import Path
@@ -10,26 +10,28 @@ from adapters.mlx.loading.network import cast_network, pieces_of
 from adapters.mlx.runtime.arrays import evaluate, parameters
 from adapters.mlx.speculation.heads import HeadNetwork, text_model, trunk_of
 from adapters.mlx.vision.passes import prepare_trunk
-from adapters.mlx.vision.tower import Sight, build_tower
+from adapters.mlx.vision.tower import VisionEncoder, build_tower
 from domain.errors import ModelLoadFailed
 
 
-def load_sight(folder: Path, config: Mapping[str, Any], network: Any, dtype: str) -> Generator[None, None, Sight]:
+def load_vision(
+    folder: Path, config: Mapping[str, Any], network: Any, dtype: str
+) -> Generator[None, None, VisionEncoder]:
     """Loads and evaluates the tower of a network, piece by piece, and prepares the network for images. Raises
     ModelLoadFailed."""
-    sight = open_sight(folder, config, network, dtype)
+    vision = open_vision(folder, config, network, dtype)
     yield
-    for piece in pieces_of(parameters(sight.module)):
+    for piece in pieces_of(parameters(vision.module)):
         evaluate(piece)
         yield
-    prepare_trunk(trunk_of(network), sight.family)
+    prepare_trunk(trunk_of(network), vision.scheme)
     if isinstance(network, HeadNetwork):
-        prepare_trunk(network.head.layer, sight.family)
-    return sight
+        prepare_trunk(network.head.layer, vision.scheme)
+    return vision
 
 
-def open_sight(folder: Path, config: Mapping[str, Any], network: Any, dtype: str) -> Sight:
-    """The sight of a network; no weight is read yet. Raises ModelLoadFailed."""
+def open_vision(folder: Path, config: Mapping[str, Any], network: Any, dtype: str) -> VisionEncoder:
+    """The vision encoder of a network; no weight is read yet. Raises ModelLoadFailed."""
     weights: dict[str, mx.array] = {}
     try:
         for path in sorted(folder.glob("model*.safetensors")):
@@ -37,6 +39,6 @@ def open_sight(folder: Path, config: Mapping[str, Any], network: Any, dtype: str
         embedded = text_model(trunk_of(network)).model.embed_tokens(mx.zeros((1, 1), mx.int32))
         module, image_token = build_tower(config, weights, embedded.dtype)
         cast_network(module, dtype)
-        return Sight(module, image_token, config)
+        return VisionEncoder(module, image_token, config)
     except Exception as error:
         raise ModelLoadFailed(f"images cannot be computed by {folder}: {str(error) or type(error).__name__}") from error

@@ -69,7 +69,7 @@ class State:
 
 
 @dataclass(slots=True)
-class NamespaceRow:
+class NamespaceEntry:
     """A namespace, by the number that its records' keys begin with, and the sums over its records."""
 
     space: int
@@ -86,7 +86,7 @@ class NamespaceRow:
         return sealed(namespace, _NAMESPACE.pack(*counters, len(model), len(fingerprint)) + model + fingerprint)
 
     @classmethod
-    def unpack(cls, namespace: bytes, value: bytes) -> "NamespaceRow":
+    def unpack(cls, namespace: bytes, value: bytes) -> "NamespaceEntry":
         body = opened(namespace, value)
         if len(namespace) != ID_BYTES:
             raise Damaged("a namespace has a name of another length")
@@ -103,7 +103,7 @@ class NamespaceRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class RecordEntry:
     """The place of a record's payload, its links and what it is charged."""
 
     id: int
@@ -122,14 +122,14 @@ class Row:
         return sealed(key, _ROW.pack(self.id, self.clock, self.position, *sizes, provenance, self.parent))
 
     @classmethod
-    def unpack(cls, key: bytes, value: bytes) -> "Row":
+    def unpack(cls, key: bytes, value: bytes) -> "RecordEntry":
         try:
             id_, clock, position, raw, stream, charged, pieces, provenance, parent = _ROW.unpack(opened(key, value))
             return cls(id_, clock, position, raw, stream, charged, pieces, _PROVENANCES[int(provenance)], parent)
         except (error, IndexError):
             raise Damaged("a record entry cannot be read") from None
 
-    def used_at(self, clock: int) -> "Row":
+    def used_at(self, clock: int) -> "RecordEntry":
         return replace(self, clock=clock)
 
 
