@@ -47,7 +47,7 @@ def require(condition: bool, param: str, message: str) -> None:
 class ContextOverflow(InvalidRequest):
     """Prompt plus requested completion do not fit the model's context.
 
-    The numbers in the message, in tokens, for dialects whose clients read them: `num_prompt` (at least so many, where
+    The numbers in the message, in tokens, for dialects whose clients read them: `num_prompt` (a lower bound, where
     the length of the text proved it), `num_wanted` of the completion (0 where the prompt alone is too long).
     """
 

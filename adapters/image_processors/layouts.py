@@ -6,7 +6,7 @@
     llava               as many for every image                                        I I I
     Qwen                rows and columns, which are positions as well                  I I I
     gemma3              as many for every image, between two markers                   \\n\\n <boi> I I I <eoi> \\n\\n
-    gemma4              up to so many, between two markers                             <boi> I I I <eoi>
+    gemma4              by its size up to a limit, between two markers                 <boi> I I I <eoi>
 
 A size is computed by the functions that the family's processor of transformers resizes by.
 """

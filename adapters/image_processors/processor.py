@@ -42,7 +42,7 @@ class ImageProcessors:
         folder = Path(source.path)
         try:
             config = cast("dict[str, Any]", json.loads((folder / "config.json").read_text(encoding="utf-8")))
-            os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # that PyTorch is absent, as is meant
+            os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # Cairn uses no PyTorch
             processor = _opened(folder, config["model_type"])
             LAYOUTS[config["model_type"]](processor, config, _TRIED, False)  # what it needs is there
         except Exception as error:

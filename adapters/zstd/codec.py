@@ -49,7 +49,7 @@ _MOST_BYTES = 8 << 20
 be given back to the system, and its page faults cost a quarter of decoding it."""
 
 _Take: TypeAlias = Callable[[int], Bytes]
-"""Returns the next so many bytes of a plane, until the next call on this thread. Raises CodecError."""
+"""Returns the given number of bytes of a plane, valid until the next call on this thread. Raises CodecError."""
 
 
 class _Context(local):

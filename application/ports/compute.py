@@ -68,11 +68,11 @@ class DecodeStart:
     """The parameters by which a sequence's tokens are chosen.
 
     `prompt_ids`: the whole prompt, for the repetition penalty. `min_tokens`: the `eos_token_ids`, all tokens that end
-    this answer, are suppressed until so many tokens are out. `seed`: always set (drawn if the client gave none): the
-    noise of token i is a function of (seed, i) alone. `constraint`: allows the tokens of an answer with a grammar; used
-    by this sequence only. Where it allows only tokens that end the answer, `min_tokens` suppresses none. `output_ids`:
-    the output of a preempted sequence so far: it was prefilled behind the prompt, accepted by `constraint`, and counts
-    as if it had been decoded here.
+    this answer, are suppressed before this number of tokens is out. `seed`: always set (drawn if the client gave none):
+    the noise of token i is a function of (seed, i) alone. `constraint`: allows the tokens of an answer with a grammar;
+    used by this sequence only. Where it allows only tokens that end the answer, `min_tokens` suppresses none.
+    `output_ids`: the output of a preempted sequence so far: it was prefilled behind the prompt, accepted by
+    `constraint`, and counts as if it had been decoded here.
     """
 
     prompt_ids: IdRow
@@ -157,7 +157,7 @@ class Generating(Protocol):
         `images`: the features of every image that was placed where the chunk is. The chunk may begin or end inside one,
         but for `image_is_whole` models it does not end inside.
 
-        `num_prompt_logprobs`: scores these tokens, each with so many of the likeliest alternatives (0 for none); None
+        `num_prompt_logprobs`: scores these tokens, each with this number of the likeliest alternatives; None
         scores nothing. The state is the same either way. Scoring waits for the chunk and takes the memory of all its
         logits, in the model's dtype. Without scoring, the chunk may still be computing when this returns; a later read
         waits for it.

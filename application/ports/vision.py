@@ -140,8 +140,8 @@ class ImageProcessorLoader(Protocol):
 
 
 FetchImage: TypeAlias = Callable[[str, str, int], bytes]
-"""Fetches an image file by URL, of at most so many bytes. Any thread; blocking, with a deadline. Raises InvalidRequest
-that names the field (the second argument).
+"""Fetches an image file by URL; the last argument is the most bytes. Any thread; blocking, with a deadline. Raises
+InvalidRequest that names the field (the second argument).
 
 It asks hosts that the operator allows, at public addresses only, whatever a name server says: no client reaches what
 only this machine can reach."""

@@ -115,8 +115,8 @@ class MediaSpan:
 
 
 AHEAD_CHUNKS = 2
-"""Images are prepared so many grid lines before the computed part of a prompt reaches them: at least as far as a chunk
-reaches (the rest of a prompt that was resumed off the grid ends behind the next line)."""
+"""Images are prepared this number of grid lines before the computed part of a prompt reaches them: at least as far as a
+chunk reaches (the rest of a prompt that was resumed off the grid ends behind the next line)."""
 
 
 @dataclass(frozen=True, slots=True)

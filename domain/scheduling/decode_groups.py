@@ -33,8 +33,11 @@ def padding_bytes(lengths: Sequence[int], shape: MemoryShape) -> int:
 
 
 def _may_share(lengths: Sequence[int], shape: MemoryShape) -> bool:
+    # In tokens first: short rows of any model pad by less than a pass of its own would cost.
     if max(lengths) * len(lengths) - sum(lengths) <= FREE_PADDING * len(lengths):
         return True
+    # All of the weights bound the bandwidth of padding: more of it costs what a pass of its own costs. The larger share
+    # bounds its memory: that of the weights where rows are small beside them, else that of the rows.
     held = sum(map(shape.state_bytes, lengths))
     bearable = max(PADDING_OF_ROWS * held, PADDING_OF_WEIGHTS * shape.weight_bytes)
     return padding_bytes(lengths, shape) <= min(shape.weight_bytes, bearable)
@@ -43,12 +46,14 @@ def _may_share(lengths: Sequence[int], shape: MemoryShape) -> bool:
 def rows_capacity(num_rows: int) -> int:
     """Returns the number of rows to allocate when a batch must grow to `num_rows`, so that most later rows are written
     in place."""
+    # Growing copies the whole batch, so a batch that grows row by row would copy it at every admission.
     return num_rows + int(num_rows * SPARE_ROWS)
 
 
 def rows_in_place(num_rows: int, kept: Sequence[int]) -> list[int]:
     """Returns the rows `kept` of a batch in an order that moves the fewest: the last ones fill the places of those that
     leave, and the others stay."""
+    # As many rows come from behind `count` as leave before it, so `pop` always finds one.
     count = len(kept)
     from_behind = [row for row in kept if row >= count]
     staying = {row for row in kept if row < count}

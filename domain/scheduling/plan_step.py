@@ -53,7 +53,7 @@ MAX_DECODES = 64
 """The most decode steps between two prefill turns, whatever was measured."""
 
 SHORT_SHARE = 4
-"""In the turn of the prompt that has waited longest, shorter ones have one part in so many of the budget."""
+"""In the turn of the prompt that has waited longest, shorter ones share 1 / SHORT_SHARE of the budget."""
 
 
 def plan_step(

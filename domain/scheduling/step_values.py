@@ -14,7 +14,7 @@ class StepLimits:
     """The constants of an engine's steps.
 
     `max_batch`: most sequences computed at once. `prefill_budget`, `grid` and `max_last_chunk` (the chunk that ends a
-    prompt) in tokens. `aging`: one prefill turn in so many is for the prompt that has waited longest. `patience`: most
+    prompt) in tokens. `aging`: every `aging`-th prefill turn is for the prompt that waited longest. `patience`: most
     later sequences that are admitted before a waiting one. `max_held`: most steps for which a turn is held.
     `decode_share`: share of the time for running streams while prompts prefill. `max_preemptions`: a sequence preempted
     so often is spared while there are others.

@@ -32,8 +32,8 @@ WEIGHT, RISE = 1 / 16, 1 / 1024
 weight ends drafting by chance where it pays. Trying again costs 16 / 1024 of the time at most."""
 
 LEARNT_STEPS, FORGOTTEN_STEPS, MOST_OVER = 8, 512, 4.0
-"""A correction of the costs is an average over so many steps, and is mostly forgotten after so many without a draft.
-One step counts as at most so many times its cost, since it may have waited for other work."""
+"""A correction of the costs is an average over LEARNT_STEPS, and is mostly forgotten after FORGOTTEN_STEPS without a
+draft. One step counts as at most MOST_OVER times its cost, since it may have waited for other work."""
 
 
 def observed(probability: float, num_proposed: int, num_accepted: int) -> float:

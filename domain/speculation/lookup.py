@@ -102,7 +102,7 @@ class NgramLookup:
 
 
 def _index_of(length: int) -> int:
-    """Returns the index among PRIORS of a match of so many tokens."""
+    """Returns the index among PRIORS of a match of `length` tokens."""
     return min(length.bit_length() - 2, len(PRIORS) - 1)
 
 

@@ -45,18 +45,8 @@ from tests.support.telemetry.recording import RecordingEvents
 
 BLOCK, GRID = 16, 32
 DEFECTS = frozenset(
-    {
-        "open",
-        "close",
-        "position",
-        "start_decode",
-        "capture_blocks",
-        "capture_snapshot",
-        "keep_live",
-        "take_over",
-        "drop",
-    }
-    | {"set_media", "encode_image"}
+    {"open", "close", "position", "start_decode", "capture_blocks", "capture_snapshot", "keep_live", "take_over"}
+    | {"drop", "set_media", "encode_image"}
 )
 RETRIED = frozenset({"close", "drop"})
 

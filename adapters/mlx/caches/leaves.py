@@ -18,7 +18,7 @@ Caches: TypeAlias = list[Any]
 """One cache object a layer, in the order of the model's `make_cache`. Plain ones hold one sequence, batch ones many."""
 
 UNUSED_SHARE = 2
-"""A buffer that would be filled to less than one part in so many is replaced by a copy of what remains."""
+"""A buffer of which less than 1 / UNUSED_SHARE would be in use is replaced by a copy of what remains."""
 
 
 def new_caches(network: Any) -> Caches:

@@ -62,7 +62,7 @@ MOST_BYTES = 64 << 20
 which is what is charged. With 32 heads on 8 of 128: 16 queries on 5,000 keys, 64 on 3,000, 428 on 600, 500 on 500."""
 
 _REGULAR = 256
-"""Chunks of a multiple of so many tokens recur in every long prompt, so a plan for one is used again."""
+"""Chunks whose length in tokens is a multiple of this recur in every long prompt, so a plan for one is used again."""
 
 _ALIGNED = 8
 _TRIED_SLOTS = 256

@@ -41,7 +41,7 @@ def _import_quietly() -> None:
             real(kind, limits)
 
     setattr(resource, "setrlimit", keep_file_limit)  # noqa: B010 - an assignment would need an ignore for two checkers
-    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # that PyTorch is absent, as is meant
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")  # Cairn uses no PyTorch
     try:
         importlib.import_module("mlx_lm.utils")
     finally:

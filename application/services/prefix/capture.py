@@ -7,8 +7,8 @@ refused records is offered nothing more. Once the namespace was cleared nothing 
 
 A state is canonical while every chunk since the start was a whole one by the grid: then its bits are those that any
 other computation of the same tokens gives. After one chunk of another shape, or a decoded token, what follows is equal
-only up to rounding, for good: the layers carry the difference on. Records say which they are (Provenance), and in exact
-mode nothing is kept that is not canonical.
+only up to rounding, because it is computed from a state that differs. Records say which they are (Provenance), and in
+exact mode nothing is kept that is not canonical.
 
     step 0    step 1    step 2          prompt end
     |---------|---------|---------|-----|~~~~~~~~ decoded
@@ -67,6 +67,7 @@ class StateCapture:
         elif fetch is not None and self._writes and (restored := fetch.blocks):
             self._offer_known(resume.match, start, restored)
         self._shared = dict.fromkeys(self._shared)  # their bytes are not held any longer
+        # A snapshot ahead of the start that only memory has is taken again where the sequence passes it.
         known = resume.match.snapshots.items()
         self._snapshots = {at: key for at, key in known if at <= start or self._has_snapshot(key)}
         # Beyond the last position nothing is kept, and a pause would only change how the rest is rounded.
@@ -107,6 +108,7 @@ class StateCapture:
         self._take_output(output_ids)
         reached = model.position(id)
         position = min(reached, self.chain.num_tokens)
+        # The end is worth a snapshot only by the distance from the one before it.
         last = max((at for at in self._mine | self._snapshots.keys() if at <= position), default=0)
         # A state that has run ahead of the known tokens allows slices, but no snapshot.
         is_possible = reached == position or not self._rules.needs_snapshots
@@ -119,6 +121,7 @@ class StateCapture:
         self._take_output(output_ids)
         reached = model.position(id)
         position = min(reached, self.chain.num_tokens)
+        # A state that has run ahead of the known tokens is none of this prefix.
         is_resumable = 0 < position == reached and self._rules.grid.is_resumable(position)
         self._capture(model, id, position, [position] if is_resumable else ())
 
@@ -144,6 +147,7 @@ class StateCapture:
 
     def _capture(self, model: StateAccess, id: SequenceId, position: int, snapshots: Sequence[int]) -> None:
         started_ns = self._tiers.clock.now_ns()
+        # A prompt ends with a short chunk of its own (`max_last_chunk`), and what follows is decoded a token at a time.
         self._is_canonical &= position < self.chain.num_prompt
         self.position = position
         self._is_broken |= self._rules.grid.is_exact and not self._is_canonical
@@ -192,6 +196,7 @@ class StateCapture:
         whole: list[Record] = []
         for record in records:
             if isinstance(record.key, BlockKey):
+                # A window that has passed the block lacks its tokens. A child without this parent could not be found.
                 if frozenset(record.groups) != self._rules.sliced_groups:
                     self._is_broken = True
                     break
@@ -201,6 +206,7 @@ class StateCapture:
             else:
                 continue
             whole.append(record)
+        # Clearing waits for this block, so no record is kept behind its back.
         with self._tiers.indexes.lasting(self._epoch) as may_keep:
             if may_keep and whole:
                 self._tiers.hot.put(whole)

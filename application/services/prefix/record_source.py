@@ -30,5 +30,5 @@ class RecordSource(Protocol):
         ...
 
     def note_late(self, began_ns: int, num_records: int) -> None:
-        """Notes that so many records were not waited for any longer."""
+        """Notes the number of records that were not waited for any longer."""
         ...

@@ -39,8 +39,8 @@ NUM_READERS = 5
 while some do, the others keep those threads busy."""
 
 RECORDS_PER_READ = 4
-"""Records of one read, which arrive together and are uploaded together: the first uploads begin after so many, and so
-many are left to upload when the last was decoded. Each read has its own timeout."""
+"""Records of one read, which arrive together and are uploaded together: the first uploads begin after this number, and
+this number is left to upload when the last was decoded. Each read has its own timeout."""
 
 MAX_UPKEEP = 1024
 """Deletes and notes of use that may wait; more are left undone, which costs room or recency."""

@@ -221,23 +221,29 @@ class EngineLoop:
         replanning costs a step of many rows up to a tenth of its time. Otherwise returns a new plan."""
         self.activity.begin("plan")
         rows, self._num_standing = self._plan.decode, self._num_standing - 1
+        # Both lengths: none of the plan's rows has ended, and no sequence has arrived that it does not know.
         is_same = self._num_standing >= 0 and len(self._open(rows)) == len(rows) == len(self._runs)
         return self._plan if is_same else self._replan()
 
     def _replan(self) -> StepPlan:
         """Plans a step from the sequences, the memory budget and the durations of the last steps. Ends sequences that
         have waited too long for memory."""
+        # In this order: a cleared record is none to resume from, the point to resume from decides what a sequence
+        # needs, and the needs of all decide the budget.
         self.prefix_cache.tidy()
         self.images.note_clears(self.prefix_cache.num_cleared)
         for run in self._in_phase(*WAITING):
             self._guarded(run, run.cache.refresh)
+        # An error ends a sequence and removes it from the dictionary, hence the copy and the second look at `_runs`.
         found = [(run, self._guarded(run, run.shape)) for run in tuple(self._runs.values())]
         runs = [run for run, _ in found if run.id in self._runs]
         shapes = {run.id: shape for run, shape in found if shape is not None}
         views = [run.view() for run in runs]
         budget = self.guard.budget(views, shapes)
         plan = plan_step(views, self.limits, budget, self._step_clock.pace)
+        # A plan that admits, preempts or prefills changes what the next one sees, so only pure decoding can stand.
         self._plan, self._num_standing = plan, budget.lasts if plan.only_decodes else 0
+        # The admitted hold nothing yet, so no count of memory includes them until the guard's next budget.
         self.prefix_cache.memory.promise(plan.admitted_bytes)
         for run in runs:
             run.num_waited = plan.num_waited.get(run.id, run.num_waited)

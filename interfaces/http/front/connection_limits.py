@@ -20,8 +20,8 @@ MAX_TARGET_BYTES = 8 * 2**10
 """Limit of a path with its query."""
 
 MIN_BYTES_S = 1024
-"""A body that arrives, or an answer that is taken, slowly gets a second more for each so many bytes, and no more than
-its timeout at once."""
+"""A body that arrives, or an answer that is taken, slowly gets a second more for each MIN_BYTES_S bytes, and no more
+than its timeout at once."""
 
 MAX_DISCARDED_BYTES = 16 * 2**20
 """Limit of the input after its request was answered or refused. It is read and discarded, since a connection that is

@@ -152,8 +152,8 @@ class RequestContext:
 
     def answering(self, send: Send) -> Send:
         """Returns `send`, ending the exchange with its last message: the client may send the next request as soon as it
-        has that. Sends in pieces, each when the client has taken those before: what a slow client leaves unread counts
-        as long as its request does."""
+        has that. Sends in pieces, each when the client has taken those before: the request holds its
+        places as long as a slow client has pieces to take."""
 
         async def ending(message: Message) -> None:
             if message["type"] != "http.response.body":

@@ -119,8 +119,8 @@ class HealthBody(Struct):
 
 
 class QueueCountsBody(Struct):
-    """Choices of requests. `waiting_for`: how many wait for what: `model`, `place`, `memory`. `queue_limit`: more than
-    so many that wait are refused."""
+    """Choices of requests. `waiting_for`: how many wait for what: `model`, `place`, `memory`. `queue_limit`: the
+    most that may wait; further ones are refused."""
 
     waiting: int
     running: int

@@ -51,7 +51,7 @@ class CompletionRequest(CompletionFields, kw_only=True):
     prompt: Annotated[WirePrompt, supported("a string, token ids, or a list of either")]
     echo: Annotated[bool | None, supported("the prompt before its completion; its `logprobs` too")] = None
     best_of: Annotated[int | None, mapped("only where it equals `n`")] = None
-    logprobs: Annotated[int | None, supported("so many alternatives a token")] = None
+    logprobs: Annotated[int | None, supported("the number of alternatives a token")] = None
     add_generation_prompt: Annotated[Any, refused(_NO_MESSAGES, True)] = None
     add_special_tokens: Annotated[Any, refused("send token ids instead of text", True)] = None
     continue_final_message: Annotated[Any, refused(_NO_MESSAGES, False)] = None

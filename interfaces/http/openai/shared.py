@@ -43,7 +43,7 @@ class CompletionFields(GrammarFields, kw_only=True):
     max_tokens: Annotated[
         int | None, supported("by default a chat runs to the end of the context, a text completion for 16 tokens")
     ] = None
-    prompt_logprobs: Annotated[int | None, supported("of the prompt's tokens, with so many alternatives")] = None
+    prompt_logprobs: Annotated[int | None, supported("of the prompt's tokens; the alternatives to each")] = None
     stop: Annotated[str | list[str] | None, supported("one string or up to 16")] = None
     service_tier: Annotated[
         str | None, mapped("`flex`: others go first; the answer reports the tier it was served in, `flex` or `default`")

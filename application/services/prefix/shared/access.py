@@ -92,7 +92,7 @@ class SharedAccess:
     def report(
         self, operation: str, outcome: str, number: int, started_ns: int, id: RequestId = NO_REQUEST, num_bytes: int = 0
     ) -> None:
-        """Counts and emits what came of a call: so many records, or of ASK a call that found so many."""
+        """Counts and emits the result of a call: the number of its records, or of those that an ASK found."""
         if number or operation == ASK:
             with self._lock:
                 self.counts[operation, outcome] += 1 if operation == ASK else number
