@@ -41,8 +41,13 @@ class Turns:
             raise
         context = copy_context()
         running = loop.run_in_executor(None, lambda: context.run(work, *arguments))
-        running.add_done_callback(lambda _: self._next())
+        running.add_done_callback(self._ended)
         return await asyncio.shield(running)
+
+    def _ended(self, running: asyncio.Future[Any]) -> None:
+        if not running.cancelled():
+            running.exception()  # of a cancelled call nobody asks for it, which asyncio would report
+        self._next()
 
     def _next(self) -> None:
         self._is_taken = False

@@ -23,6 +23,7 @@ from domain.scheduling.step_values import StepLimits
 from tests.support.engines.drafters import CHEAP, KnowingDrafter
 from tests.support.engines.stepped_engine import MODEL, SteppedEngine
 from tests.support.engines.sync_engine import Inbox, SyncEngine, submission
+from tests.support.http.servers.fake_service import wait_until
 from tests.support.patience import PATIENCE_S
 from tests.support.processes.gate import Gate
 from tests.support.processes.lanes import InlineLane
@@ -123,7 +124,7 @@ def test_a_queued_requests_prefix_is_fetched_before_it_is_admitted() -> None:
         submit("again", "a prompt to be seen again " * 8, 2)
         submitted.open()
         assert store.was_read.wait(WAIT_S)
-        assert loop.status().num_waiting == 1  # fetched, and still in the queue
+        wait_until(lambda: loop.status().num_waiting == 1, "the step in which it was fetched to be told")
         seen.open()
         end = inbox.wait_for_end("again", WAIT_S)[-1]
     finally:

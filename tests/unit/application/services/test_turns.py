@@ -1,6 +1,7 @@
 """Calls run one at a time, in turns of their owners, and a turn lasts as long as its thread."""
 
 import asyncio
+import gc
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -124,3 +125,25 @@ def test_an_error_reaches_its_caller_and_ends_the_turn() -> None:
         assert await turns.run("a", 1, int, "7") == 7
 
     asyncio.run(run())
+
+
+def test_the_error_of_a_call_that_was_cancelled_while_it_ran_is_no_unhandled_one() -> None:
+    gated, turns, unhandled = Gated(), Turns(), list[Any]()
+
+    def failing() -> None:
+        gated.first()
+        raise ZeroDivisionError
+
+    async def run() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, context: unhandled.append(context))
+        left = asyncio.create_task(turns.run("a", 1, failing))
+        await asyncio.to_thread(gated.begun.wait, PATIENCE_S)
+        left.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await left
+        gated.gate.set()
+        await turns.run("a", 1, int)
+        gc.collect()
+
+    asyncio.run(run())
+    assert unhandled == []
