@@ -15,6 +15,7 @@ from interfaces.http.openai.embeddings import EmbeddingRequest
 from interfaces.http.openai.models import model_routes
 from interfaces.http.openai.rerank import RerankRequest, ScoreRequest
 from interfaces.http.responses.answer import CREATE_RESPONSE, responses_error
+from interfaces.http.responses.input_tokens import input_token_routes
 from interfaces.http.responses.stored_routes import stored_routes
 
 OPENAI = Dialect(
@@ -32,7 +33,7 @@ RESPONSES = Dialect(
     operations=(CREATE_RESPONSE,),
     error_type=ErrorBody,
     error_body=responses_error,
-    routes=stored_routes,
+    routes=lambda services: [*stored_routes(services), *input_token_routes(services)],
 )
 ANTHROPIC = Dialect(
     paths=("/v1/messages",),

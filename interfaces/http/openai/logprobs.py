@@ -4,45 +4,15 @@ clients request: vLLM's list, and the echo of text completions.
 The scores of a prompt arrive a chunk at a time, in order, and are encoded as they arrive.
 """
 
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Sequence
 from typing import TypeAlias
 
 from msgspec import Struct
 
 from application.ports.tokenizer import Tokenizer
 from domain.request.stream import ContentDelta, TokenLogprob
+from interfaces.http.answering.token_logprobs import LOWEST, TextOf, TokenLogprobBody, token_logprobs, token_texts
 from interfaces.http.openai.shared import plain_text
-
-LOWEST = -9999.0
-"""The value that stands for minus infinity, which JSON lacks."""
-
-TextOf: TypeAlias = Callable[[int], str]
-
-
-def token_texts(tokenizer: Tokenizer) -> TextOf:
-    """The text of a token by itself, each decoded once."""
-
-    @cache
-    def text_of(token_id: int) -> str:
-        return tokenizer.decode((token_id,))
-
-    return text_of
-
-
-class TopLogprob(Struct):
-    token: str
-    logprob: float
-    bytes: list[int] | None
-
-
-class TokenLogprobBody(Struct):
-    """The log probability of a token. `bytes` is null for a token that is no whole number of characters."""
-
-    token: str
-    logprob: float
-    bytes: list[int] | None
-    top_logprobs: list[TopLogprob]
 
 
 class ChatLogprobs(Struct):
@@ -78,7 +48,7 @@ class CompletionLogprobs(Struct):
 
 
 def chat_logprobs(logprobs: Sequence[TokenLogprob], tokenizer: Tokenizer) -> ChatLogprobs:
-    return ChatLogprobs([_chat_token(entry, tokenizer) for entry in logprobs])
+    return ChatLogprobs(token_logprobs(logprobs, tokenizer))
 
 
 def completion_logprobs(deltas: Sequence[ContentDelta], tokenizer: Tokenizer, start: int) -> CompletionLogprobs:
@@ -100,17 +70,6 @@ def _top_texts(text_of: TextOf, entry: TokenLogprob, num_tops: int) -> dict[str,
         text = text_of(token_id)
         texts[text] = max(value, LOWEST, texts.get(text, LOWEST))
     return texts
-
-
-def _chat_token(entry: TokenLogprob, tokenizer: Tokenizer) -> TokenLogprobBody:
-    top = [_top(token_id, value, tokenizer) for token_id, value in entry.top]
-    chosen = _top(entry.token_id, entry.logprob, tokenizer)
-    return TokenLogprobBody(chosen.token, chosen.logprob, chosen.bytes, top)
-
-
-def _top(token_id: int, logprob: float, tokenizer: Tokenizer) -> TopLogprob:
-    text = tokenizer.decode((token_id,))
-    return TopLogprob(text, max(logprob, LOWEST), None if "�" in text else list(text.encode()))
 
 
 Scores: TypeAlias = Sequence[TokenLogprob | None]

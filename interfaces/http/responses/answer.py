@@ -21,17 +21,24 @@ from application.services.text_side.answers.answer import Progress
 from domain.errors import ContextOverflow, DomainError, InvalidRequest, QueueFull
 from domain.request.document import DocumentKey
 from domain.request.request import FinishReason, Usage
-from domain.request.stream import ContentDelta, Finished, ReasoningDelta, StreamItem, TextDelta, ToolCallDelta
+from domain.request.stream import (
+    ContentDelta,
+    Finished,
+    ReasoningDelta,
+    StreamItem,
+    TextDelta,
+    TokenLogprob,
+    ToolCallDelta,
+)
 from interfaces.http.answering.collected import (
     Collected,
     PredictionTokens,
     is_blank,
-    num_reasoning_tokens,
     opening,
     prediction_counts,
-    visible_parts,
 )
 from interfaces.http.answering.dialect import Operation, Started, sse_comment, sse_event
+from interfaces.http.answering.token_logprobs import TokenLogprobBody, TopLogprob, token_logprobs
 from interfaces.http.errors import ErrorBody, Problem, openai_error, problem_of
 from interfaces.http.fields.sampling_fields import openai_tier
 from interfaces.http.responses.output_items import (
@@ -106,28 +113,37 @@ class IncompleteBody(Struct):
 
 class ResponseBody(Struct, kw_only=True):
     """A response, whole or in progress. `output`: items of type `reasoning`, `message`, `function_call` and
-    `custom_tool_call`. The fields of the request are repeated."""
+    `custom_tool_call`. `completed_at`: null unless it is completed. The fields of the request are repeated."""
 
     id: str
     object: Literal["response"] = "response"
     created_at: int
+    completed_at: int | None
     status: Literal["in_progress", "completed", "incomplete", "failed"]
     model: str
     output: list[dict[str, Any]]
     error: ResponseError | None
     incomplete_details: IncompleteBody | None
     usage: ResponseUsageBody | None
+    background: Literal[False] = False
+    frequency_penalty: float
     instructions: str | None
     max_output_tokens: int | None
+    max_tool_calls: int | None
     metadata: dict[str, str]
     parallel_tool_calls: bool
+    presence_penalty: float
     previous_response_id: str | None
+    prompt_cache_key: str | None
     reasoning: dict[str, Any]
+    safety_identifier: str | None
     service_tier: str
+    store: bool
     temperature: float
     text: dict[str, Any]
     tool_choice: str | dict[str, Any]
     tools: list[dict[str, Any]]
+    top_logprobs: int
     top_p: float
     truncation: Literal["disabled"] = "disabled"
 
@@ -150,23 +166,31 @@ class AnswerContext:
         return ResponseBody(
             id=started.id,
             created_at=started.created_s,
+            completed_at=started.context.services.clock.unix_ns() // 1_000_000_000 if status == COMPLETED else None,
             status=status,
             model=started.model,
             output=list(output),
             error=None if error is None else response_error(error),
             incomplete_details=IncompleteBody("max_output_tokens") if status == "incomplete" else None,
             usage=usage,
+            frequency_penalty=request.frequency_penalty or 0.0,
             instructions=request.instructions,
             max_output_tokens=request.max_output_tokens,
+            max_tool_calls=request.max_tool_calls,
             metadata=request.metadata or {},
-            previous_response_id=request.previous_response_id,
             parallel_tool_calls=request.parallel_tool_calls is not False,
+            presence_penalty=request.presence_penalty or 0.0,
+            previous_response_id=request.previous_response_id,
+            prompt_cache_key=request.prompt_cache_key,
             reasoning={"effort": request.effort, "summary": request.reasoning and request.reasoning.summary},
+            safety_identifier=request.safety_identifier,
             service_tier=openai_tier(started.priority),
+            store=request.store is not False,
             temperature=1.0 if request.temperature is None else request.temperature,
             text={"format": request.format or {"type": "text"}},
             tool_choice=request.tool_choice or "auto",
-            tools=request.tools or [],
+            tools=[_repeated(tool) for tool in request.tools or ()],
+            top_logprobs=request.top_logprobs or 0,
             top_p=1.0 if request.top_p is None else request.top_p,
         )
 
@@ -206,24 +230,80 @@ class AnswerContext:
         context.services.documents.keep(bodies, answer.model, context.arrived_ns)
 
 
+def _repeated(tool: dict[str, Any]) -> dict[str, Any]:
+    """A tool as it was sent; a function with all fields that OpenAI's document and Open Responses require."""
+    if tool.get("type") != "function":
+        return tool
+    return {"description": None, "parameters": None, "strict": None, **tool}
+
+
+class AnswerItems:
+    """The items of one answer, made of its deltas. `output`: those that have ended."""
+
+    def __init__(self, context: AnswerContext) -> None:
+        self._context = context
+        self._open: tuple[ContentDelta, OutputItem] | None = None
+        """The part that is being sent, and its item."""
+        self._unsent: tuple[TokenLogprob, ...] = ()
+        """Log probabilities of tokens that show no text yet."""
+        self.output: list[dict[str, Any]] = []
+        self.num_reasoning = 0
+
+    def feed(self, delta: ContentDelta) -> list[Event]:
+        if isinstance(delta, ReasoningDelta):
+            self.num_reasoning += len(delta.token_ids)
+        if isinstance(delta, TextDelta) and self._context.request.shows_logprobs:
+            self._unsent += delta.logprobs
+        if is_blank(delta):
+            return []
+        before: list[Event] = []
+        if self._open is None or not self._open[0].merges_with(delta):
+            before = self.close(COMPLETED)
+            self._open = opening(delta), self._context.item(delta, len(self.output))
+            before += self._open[1].opening()
+        logprobs = self._logprobs() if isinstance(delta, TextDelta) else ()
+        return before + self._open[1].feed(_piece(delta), logprobs)
+
+    def close(self, status: str) -> list[Event]:
+        """The end of the item that is open, if one is."""
+        if self._open is None:
+            return []
+        (part, item), self._open = self._open, None
+        rest = self._logprobs() if isinstance(part, TextDelta) else ()
+        closing = (item.feed("", rest) if rest else []) + item.closing(status)
+        self.output.append(item.body(status))
+        return closing
+
+    def _logprobs(self) -> list[dict[str, Any]]:
+        unsent, self._unsent = self._unsent, ()
+        return [_logprob(entry) for entry in token_logprobs(unsent, self._context.started.tokenizer)]
+
+
+def _logprob(entry: TokenLogprobBody | TopLogprob) -> dict[str, Any]:
+    """A log probability as this dialect has it: the bytes of a token that is no whole character are empty, not null."""
+    top = {"top_logprobs": [_logprob(one) for one in entry.top_logprobs]} if isinstance(entry, TokenLogprobBody) else {}
+    return {"token": entry.token, "logprob": entry.logprob, "bytes": entry.bytes or [], **top}
+
+
 def response_body(request: ResponsesRequest, started: Started, choices: Sequence[Collected]) -> ResponseBody:
     """Returns the whole answer, that of the only choice, and stores it."""
     context, choice = AnswerContext(request, started), choices[0]
-    parts = visible_parts(choice)
-    status = final_status(choice.finished)
-    output: list[dict[str, Any]] = []
-    for index, part in enumerate(parts):
-        item_status = status if index == len(parts) - 1 else COMPLETED
-        item = context.item(part, index)
-        item.feed(piece(part))
-        item.closing(item_status)
-        output.append(item.body(item_status))
-    answer = context.body(status, output, usage_body(choice.finished.usage, num_reasoning_tokens(choice)))
+    items = AnswerItems(context)
+    for delta in choice.deltas:
+        items.feed(delta)
+    return final_body(context, items, choice.finished)
+
+
+def final_body(context: AnswerContext, items: AnswerItems, finished: Finished) -> ResponseBody:
+    """Returns the answer of a request that has finished well, and stores it. Closes the last item if it is open."""
+    status = final_status(finished)
+    items.close(status)
+    answer = context.body(status, items.output, usage_body(finished.usage, items.num_reasoning))
     context.keep(answer)
     return answer
 
 
-def piece(delta: ContentDelta) -> str:
+def _piece(delta: ContentDelta) -> str:
     """The text that a delta adds to its item."""
     return delta.text if isinstance(delta, TextDelta | ReasoningDelta) else delta.arguments
 
@@ -247,11 +327,8 @@ class ResponseFraming:
 
     def __init__(self, request: ResponsesRequest, started: Started) -> None:
         self._context = AnswerContext(request, started)
+        self._items = AnswerItems(self._context)
         self._num_events = 0
-        self._open: tuple[ContentDelta, OutputItem] | None = None
-        """The part that is being sent, and its item."""
-        self._output: list[dict[str, Any]] = []
-        self._num_reasoning = 0
 
     def begin(self) -> bytes:
         body = self._context.body("in_progress")
@@ -260,50 +337,23 @@ class ResponseFraming:
     def feed(self, index: int, item: StreamItem) -> bytes:
         match item:
             case TextDelta() | ReasoningDelta() | ToolCallDelta():
-                return self._content(item)
+                return self._events(self._items.feed(item))
             case Finished():
-                return self._finish(item)
+                status = final_status(item)
+                closing = self._events(self._items.close(status))
+                return closing + self._response(status, final_body(self._context, self._items, item))
             case _:
                 return b""
 
     def keep_alive(self, progress: Progress) -> bytes:
-        body = self._context.body("in_progress", self._output)
+        body = self._context.body("in_progress", self._items.output)
         return sse_comment(progress.text) + self._response("in_progress", body)
 
     def end(self) -> bytes:
         return b""
 
     def fail(self, error: DomainError) -> bytes:
-        return self._response("failed", self._context.body("failed", self._output, error=error))
-
-    def _content(self, delta: ContentDelta) -> bytes:
-        if isinstance(delta, ReasoningDelta):
-            self._num_reasoning += len(delta.token_ids)
-        if is_blank(delta):
-            return b""
-        before = b""
-        if self._open is None or not self._open[0].merges_with(delta):
-            before = self._close(COMPLETED)
-            self._open = opening(delta), self._context.item(delta, len(self._output))
-            before += self._events(self._open[1].opening())
-        return before + self._events(self._open[1].feed(piece(delta)))
-
-    def _close(self, status: str) -> bytes:
-        """The item that is open, if one is."""
-        if self._open is None:
-            return b""
-        (_, item), self._open = self._open, None
-        closing = self._events(item.closing(status))
-        self._output.append(item.body(status))
-        return closing
-
-    def _finish(self, finished: Finished) -> bytes:
-        status = final_status(finished)
-        closing = self._close(status)
-        usage = usage_body(finished.usage, self._num_reasoning)
-        body = self._context.body(status, self._output, usage)
-        self._context.keep(body)
-        return closing + self._response(status, body)
+        return self._response("failed", self._context.body("failed", self._items.output, error=error))
 
     def _response(self, what: str, body: ResponseBody) -> bytes:
         return self._events([{"type": f"response.{what}", "response": body}])

@@ -13,11 +13,13 @@ The text of a custom tool's call is read out of its generated arguments, `{"inpu
 import json
 import re
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Final, TypeAlias
+from collections.abc import Sequence
+from typing import Any, Final, TypeAlias
 
 from interfaces.http.responses.tools import WireTool
 
 Event: TypeAlias = dict[str, Any]
+Logprobs: TypeAlias = Sequence[dict[str, Any]]
 
 IN_PROGRESS: Final = "in_progress"
 COMPLETED: Final = "completed"
@@ -96,7 +98,9 @@ class OutputItem(ABC):
     def opening(self) -> list[Event]: ...
 
     @abstractmethod
-    def feed(self, piece: str) -> list[Event]: ...
+    def feed(self, piece: str, logprobs: Logprobs = ()) -> list[Event]:
+        """The next piece. `logprobs`: of its tokens, for text where they were requested."""
+        ...
 
     @abstractmethod
     def closing(self, status: str) -> list[Event]:
@@ -112,17 +116,16 @@ class OutputItem(ABC):
 
 class _TextOutput(OutputItem):
     """Text as one part of the item. `_text_event`, `_part_event`: the names of its events; `_place`: the key of the
-    part's index in them; `_extra`: more fields of events about text."""
+    part's index in them."""
 
     _text_event: str
     _part_event: str = "response.content_part"
     _place: str = "content_index"
-    _extra: ClassVar[dict[str, Any]] = {}
 
     def opening(self) -> list[Event]:
         return [self._event("added", self._item(IN_PROGRESS, [])), self._part_of("added", "")]
 
-    def feed(self, piece: str) -> list[Event]:
+    def feed(self, piece: str, logprobs: Logprobs = ()) -> list[Event]:
         self._pieces.append(piece)
         return [self._text("delta", delta=piece)]
 
@@ -141,7 +144,7 @@ class _TextOutput(OutputItem):
     def _item(self, status: str, parts: list[dict[str, Any]]) -> dict[str, Any]: ...
 
     def _text(self, name: str, **fields: str) -> Event:
-        return {"type": f"{self._text_event}.{name}", **self._at, self._place: 0, **fields, **self._extra}
+        return {"type": f"{self._text_event}.{name}", **self._at, self._place: 0, **fields}
 
     def _part_of(self, name: str, text: str) -> Event:
         return {"type": f"{self._part_event}.{name}", **self._at, self._place: 0, "part": self._part(text)}
@@ -151,10 +154,21 @@ class MessageOutput(_TextOutput):
     """The text of an answer."""
 
     _text_event = "response.output_text"
-    _extra: ClassVar[dict[str, Any]] = {"logprobs": []}
+
+    def __init__(self, id: str, index: int) -> None:
+        super().__init__(id, index)
+        self._logprobs: list[dict[str, Any]] = []
+
+    def feed(self, piece: str, logprobs: Logprobs = ()) -> list[Event]:
+        self._logprobs += logprobs
+        return [{**event, "logprobs": list(logprobs)} for event in super().feed(piece)]
+
+    def closing(self, status: str) -> list[Event]:
+        text_done, *rest = super().closing(status)
+        return [{**text_done, "logprobs": self._logprobs}, *rest]
 
     def _part(self, text: str) -> dict[str, Any]:
-        return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
+        return {"type": "output_text", "text": text, "annotations": [], "logprobs": list(self._logprobs)}
 
     def _item(self, status: str, parts: list[dict[str, Any]]) -> dict[str, Any]:
         return {"id": self._id, "type": "message", "role": "assistant", "status": status, "content": parts}
@@ -178,7 +192,8 @@ class ReasoningOutput(_TextOutput):
 
     def _item(self, status: str, parts: list[dict[str, Any]]) -> dict[str, Any]:
         shown = {"summary": parts} if self._is_summary else {"summary": [], "content": parts}
-        return {"id": self._id, "type": "reasoning", "status": status, **shown, "encrypted_content": self._handle}
+        handle = {} if self._handle is None else {"encrypted_content": self._handle}
+        return {"id": self._id, "type": "reasoning", "status": status, **shown, **handle}
 
 
 class CallOutput(OutputItem):
@@ -196,7 +211,7 @@ class CallOutput(OutputItem):
     def opening(self) -> list[Event]:
         return [self._event("added", self._item(IN_PROGRESS, ""))]
 
-    def feed(self, piece: str) -> list[Event]:
+    def feed(self, piece: str, logprobs: Logprobs = ()) -> list[Event]:
         self._pieces.append(piece)
         return self._delta(piece if self._input is None else self._input.feed(piece))
 
@@ -204,7 +219,8 @@ class CallOutput(OutputItem):
         rest = [] if self._input is None else self._delta(self._input.finish())
         if status == INCOMPLETE and not _is_json("".join(self._pieces) or self._default):
             return rest
-        done = {"type": f"response.{self._name}.done", **self._at, self._field: self._value}
+        name = {} if self._tool.is_custom else {"name": self._tool.name}
+        done = {"type": f"response.{self._name}.done", **self._at, **name, self._field: self._value}
         return [*rest, done, self._event("done", self.body(status))]
 
     def body(self, status: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from domain.errors import InvalidRequest
+from domain.ids import RequestId
 from domain.request.chat import ChatMessage, Role
 from domain.request.reasoning_budget import NO_REASONING
 from domain.request.request import ChatPrompt, GenerationRequest
@@ -23,6 +24,7 @@ from interfaces.http.responses.stored import LookupBudget
 from interfaces.http.responses.tools import Tools
 
 FORMAT = "text.format"
+LOGPROBS = "message.output_text.logprobs"
 MAX_REFERENCES = 1_000
 
 _NAMES = {"messages": "input", "max_tokens": "max_output_tokens"}
@@ -81,8 +83,16 @@ class ResponsesRequest(Struct, kw_only=True, dict=True):
     ] = None
     include: Annotated[
         list[str] | None,
-        mapped("`reasoning.encrypted_content` gives reasoning items a handle; others add nothing"),
+        mapped(
+            "`message.output_text.logprobs`: the log probabilities of the answer's text;"
+            " `reasoning.encrypted_content` gives reasoning items a handle; others add nothing"
+        ),
     ] = None
+    top_logprobs: Annotated[
+        int | None, supported("0 to 20 alternatives to each token, shown where `include` asks for log probabilities")
+    ] = None
+    presence_penalty: Annotated[float | None, supported("-2 to 2")] = None
+    frequency_penalty: Annotated[float | None, supported("-2 to 2")] = None
     store: Annotated[
         bool | None,
         supported(
@@ -103,14 +113,13 @@ class ResponsesRequest(Struct, kw_only=True, dict=True):
     conversation: Annotated[Any, refused("conversations are not stored")] = None
     prompt: Annotated[Any, refused("stored prompts are not implemented")] = None
     background: Annotated[bool | None, refused("requests do not run in the background", False)] = None
-    top_logprobs: Annotated[int | None, refused("request log probabilities at `/v1/chat/completions`", 0)] = None
     truncation: Annotated[Any, ignored("what does not fit is refused")] = None
     prompt_cache_key: Annotated[str | None, ignored("every prompt is cached, by its content")] = None
-    max_tool_calls: Annotated[Any, ignored("it counts tools that the server runs")] = None
+    max_tool_calls: Annotated[int | None, ignored("it counts tools that the server runs")] = None
     stream_options: Annotated[Any, ignored("nothing is obfuscated")] = None
     context_management: Annotated[Any, ignored("nothing is taken out of the conversation")] = None
     client_metadata: Annotated[Any, ignored("it stays out of the prompt")] = None
-    safety_identifier: Annotated[Any, ignored("it is passed to no one")] = None
+    safety_identifier: Annotated[str | None, ignored("it is passed to no one")] = None
     user: Annotated[Any, ignored("it is passed to no one")] = None
 
     @property
@@ -123,6 +132,10 @@ class ResponsesRequest(Struct, kw_only=True, dict=True):
         """All tools that the body names, also in its input. Raises InvalidRequest."""
         named = [(f"tools[{index}]", tool) for index, tool in enumerate(self.tools or ())]
         return Tools([*named, *tools_in(self.earlier_items), *tools_in(self.input)])
+
+    @property
+    def shows_logprobs(self) -> bool:
+        return LOGPROBS in (self.include or ())
 
     @property
     def format(self) -> dict[str, Any] | None:
@@ -142,7 +155,14 @@ class ResponsesRequest(Struct, kw_only=True, dict=True):
             context,
             "resp",
             chat_prompt(self),
-            sampling=SamplingParams.chosen(temperature=self.temperature, top_p=self.top_p, seed=self.seed),
+            sampling=SamplingParams.chosen(
+                temperature=self.temperature,
+                top_p=self.top_p,
+                presence_penalty=self.presence_penalty,
+                frequency_penalty=self.frequency_penalty,
+                seed=self.seed,
+                num_logprobs=(self.top_logprobs or 0) if self.shows_logprobs else self.top_logprobs,
+            ),
             stop=StopRules(self.max_output_tokens, fits_room=True),
             cache_salt=context.salt(self.cache_salt),
             keeps_text=self.store is not False,
@@ -150,7 +170,8 @@ class ResponsesRequest(Struct, kw_only=True, dict=True):
             reasoning=NO_REASONING if self.effort == "none" else None,  # for templates that have no switch
             priority=tier_priority(self.service_tier),
         )
-        return [request]
+        id = RequestId(request.id.replace("-", "_", 1))  # ids of responses begin with `resp_` for clients that look
+        return [replace(request, id=id)]
 
 
 class ResolvedRequest(ResponsesRequest, kw_only=True):

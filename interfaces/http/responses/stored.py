@@ -4,7 +4,7 @@
     turn          its own input and output items and the id of the response before, so that a conversation is a chain
     output_item   each item of the output under its own id, for `item_reference`
 
-    turn of resp-3 ──previous──► turn of resp-2 ──previous──► turn of resp-1
+    turn of resp_3 ──previous──► turn of resp_2 ──previous──► turn of resp_1
 
 The items that one request looks up are bounded in bytes and in values, before any of it is decoded.
 """

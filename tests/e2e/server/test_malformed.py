@@ -77,9 +77,9 @@ VALID: dict[str, dict[str, Any]] = {
             {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"},
             {"type": "function_call_output", "call_id": "a", "output": "4"},
             {"type": "web_search_call", "action": [[], {"x": []}]},
-            {"type": "item_reference", "id": "msg_resp-3_0"},
+            {"type": "item_reference", "id": "msg_resp_3_0"},
         ],
-        "previous_response_id": "resp-3",
+        "previous_response_id": "resp_3",
         "instructions": "be brief",
         "max_output_tokens": 4,
         "tools": [{"type": "function", "name": "f", "parameters": {}}],
@@ -122,7 +122,7 @@ def tally() -> Iterator[Tally]:
     with fake_service(FakeOptions(context_length=300, eos_every=0)) as service:
         assert service.client.post(COMPLETIONS, json={"prompt": "x", "max_tokens": 2}).status_code == 200
         first = service.client.post(RESPONSES, json={"input": "x", "max_output_tokens": 2}).json()
-        assert [first["id"], first["output"][0]["id"]] == [VALID[RESPONSES]["previous_response_id"], "msg_resp-3_0"]
+        assert [first["id"], first["output"][0]["id"]] == [VALID[RESPONSES]["previous_response_id"], "msg_resp_3_0"]
         before = resources()
         counted = Tally(service)
         yield counted

@@ -165,8 +165,8 @@ def framings() -> dict[str, Framing]:
     """A fresh one of each."""
     return {
         "anthropic": MessageFraming(None, started("msg-1")),
-        "responses": ResponseFraming(RESPONSES_REQUEST, started("resp-1")),
-        "responses_summary": ResponseFraming(SUMMARISED_REQUEST, started("resp-1")),
+        "responses": ResponseFraming(RESPONSES_REQUEST, started("resp_1")),
+        "responses_summary": ResponseFraming(SUMMARISED_REQUEST, started("resp_1")),
         "ollama_chat": ollama_answer(chat_answer),
         "ollama_generate": ollama_answer(generate_answer),
     }

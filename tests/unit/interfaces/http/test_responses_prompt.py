@@ -191,8 +191,7 @@ def _literals(hint: Any) -> Iterator[str]:
 def test_what_changes_the_answer_and_cannot_be_had_is_refused() -> None:
     assert refused(conversation="conv_1") == "conversation"
     assert refused(background=True) == "background"
-    assert refused(top_logprobs=2) == "top_logprobs"
-    assert prompt_of(text={"format": {"type": "text"}, "verbosity": "low"}, background=False, top_logprobs=0, new=[1])
+    assert prompt_of(text={"format": {"type": "text"}, "verbosity": "low"}, background=False, new=[1])
 
 
 @pytest.mark.parametrize(

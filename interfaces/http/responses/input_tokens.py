@@ -1,0 +1,27 @@
+"""POST /v1/responses/input_tokens: the number of tokens in the prompt of a response."""
+
+from litestar.handlers import HTTPRouteHandler
+from msgspec import Struct
+
+from interfaces.http.answering.answering import json_route
+from interfaces.http.errors import renamed
+from interfaces.http.incoming.request_context import RequestContext
+from interfaces.http.responses.request import ResponsesRequest, resolved
+from interfaces.http.services import Services
+
+
+class InputTokensBody(Struct, tag_field="object", tag="response.input_tokens"):
+    """The whole prompt, as the model's template renders it: instructions, items and tools."""
+
+    input_tokens: int
+
+
+def input_token_routes(services: Services) -> list[HTTPRouteHandler]:
+    @json_route("/v1/responses/input_tokens", "countInputTokens", ResponsesRequest)
+    async def input_tokens(body: ResponsesRequest, context: RequestContext) -> InputTokensBody:
+        with renamed(body.wire_names()):
+            body = await resolved(body, context)
+            (request,) = await context.admit(await context.run(body.requests, context))
+            return InputTokensBody(await services.tokenize.count(request))
+
+    return [input_tokens]
