@@ -27,7 +27,7 @@ from functools import cached_property
 from typing import Any, cast
 
 from adapters.tokenizers.library import RustTokenizer, new_rust_tokenizer
-from adapters.tokenizers.text_codec import TextEncoder, longest_of
+from adapters.tokenizers.text_codec import EncodedText, TextEncoder, longest_of
 from domain.id_row import IdRow
 from domain.printable import printable
 from domain.request.chat import Role
@@ -125,24 +125,24 @@ class ControlTokens:
             text = text.replace(mark, char)
         return text
 
-    def encode(self, text: str, max_tokens: int | None = None, owner: str = "") -> IdRow:
+    def encode_parts(self, text: str, max_tokens: int | None = None, owner: str = "") -> EncodedText:
         """Encode a rendering of marked strings. Raises PromptTooLong."""
         names = self._names
         named = self._any_added.sub(lambda match: names.get(match[0], match[0]), text)
         return self.encode_text(self.unmarked(named), max_tokens, owner)
 
-    def encode_text(self, text: str, max_tokens: int | None = None, owner: str = "") -> IdRow:
+    def encode_text(self, text: str, max_tokens: int | None = None, owner: str = "") -> EncodedText:
         """Encode a client's text, in which nothing is a control token. Raises PromptTooLong."""
         ids = self._ids
         encoded = self._encoder.encode(text, max_tokens=max_tokens, owner=owner)
-        return IdRow([ids.get(id, id) for id in encoded])
+        return encoded._replace(ids=IdRow([ids.get(id, id) for id in encoded.ids]))
 
     def defect(self) -> str:
         """Returns why text may still act as a control token; empty if it cannot. Raises what the libraries do, and
         ValueError if nothing can be kept apart."""
         written = [f"a {text}b{text}" for text in sorted(self._controls)]
         own = self._rust.encode_batch(written, add_special_tokens=False)
-        if any(self.encode(text) != encoding.ids for text, encoding in zip(written, own, strict=True)):
+        if any(self.encode_parts(text).ids != encoding.ids for text, encoding in zip(written, own, strict=True)):
             raise ValueError("it does not find control tokens under other names")
         ids = {text: self._rust.token_to_id(text) for text in sorted(self._controls)}
         unknown = self._twin.encode_batch([chr(_PRIVATE[-1])], add_special_tokens=False)[0].ids

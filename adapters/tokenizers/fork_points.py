@@ -12,8 +12,8 @@ A likely later request shares the beginning of this prompt; the fork point is wh
     TURN         the same messages up to one of the last user turns, and another one there
 
 A probe that the template refuses has no fork point. Every position is a count of tokens that both prompts share. Tokens
-are compared, not characters: a merge across the point where the texts diverge changes the token before it. Encoding a
-probe costs little, because its parts up to there are cached (`text_codec`).
+are compared, not characters: a merge across the point where the texts diverge changes the token before it. Of a probe
+only the part with that point and what follows it are encoded: both prompts share the parts before (`text_codec`).
 """
 
 import re
@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from adapters.tokenizers.chat_template import ChatTemplate, RenderedChat
-from domain.id_row import IdRow
+from adapters.tokenizers.text_codec import EncodedText
 from domain.prefix.explanation import common_length
 from domain.prefix.prompt_content import ForkKind, ForkPoint
 from domain.request.chat import SYSTEM_ROLES, ChatMessage, Role, ToolCall, num_leading_system
@@ -41,18 +41,24 @@ _RANK = {kind: rank for rank, kind in enumerate(ForkKind)}
 
 
 def find_fork_points(
-    prompt: ChatPrompt, template: ChatTemplate, encode: Callable[[str], IdRow], rendered: RenderedChat, ids: IdRow
+    prompt: ChatPrompt,
+    template: ChatTemplate,
+    encode: Callable[[str], EncodedText],
+    rendered: RenderedChat,
+    encoded: EncodedText,
 ) -> tuple[ForkPoint, ...]:
     """Returns fork points, ascending, one a position: where two kinds meet, the one that matters more. `encode` belongs
-    to the prompt's owner, since most of a probe is theirs."""
+    to the prompt's owner, since most of a probe is theirs. `encoded`: the rendered text."""
     best: dict[int, ForkKind] = {}
     for kind, messages in likely_requests(prompt):
         try:
             other = template.text_beside(rendered, messages)
         except Exception:  # noqa: S112  the template refuses the probe, so a client could not send it either
             continue
-        end = common_length(rendered.text, other) + _CHARS_AFTER
-        position = common_length(ids, encode(other[:end]))
+        num_shared = common_length(rendered.text, other)
+        start, num_before = encoded.start_shared(num_shared)
+        rest = encode(other[start : num_shared + _CHARS_AFTER]).ids
+        position = num_before + common_length(encoded.ids[num_before : num_before + len(rest)], rest)
         if position > 0 and (position not in best or _RANK[kind] < _RANK[best[position]]):
             best[position] = kind
     return tuple(ForkPoint(position, best[position]) for position in sorted(best))

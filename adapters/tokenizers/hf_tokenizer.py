@@ -82,7 +82,7 @@ class HfTokenizer:
     def encode_part(self, text: str, salt: str = "") -> IdRow:
         if self._controls is None or not self._controls.are_spelled(text):
             return self._codec.encode(text, owner=salt)
-        return self._controls.encode_text(text, owner=salt)
+        return self._controls.encode_text(text, owner=salt).ids
 
     def render(
         self, prompt: ChatPrompt, max_tokens: int | None = None, salt: str = "", images: ImageRows | None = None
@@ -98,9 +98,9 @@ class HfTokenizer:
             rendered = self._template.render(prompt, max_chars, placeholder)
         except RenderingTooLong as error:
             raise PromptTooLong(-(-error.num_chars // self.max_token_chars), is_exact=False) from None
-        encode = partial((rendered.controls or self._codec).encode, owner=salt)
-        ids = encode(rendered.text, max_tokens=max_tokens)
-        found = EncodedPrompt.of_text(ids, find_fork_points(prompt, self._template, encode, rendered, ids))
+        encode = partial((rendered.controls or self._codec).encode_parts, owner=salt)
+        encoded = encode(rendered.text, max_tokens=max_tokens)
+        found = EncodedPrompt.of_text(encoded.ids, find_fork_points(prompt, self._template, encode, rendered, encoded))
         return found if images is None else self._with_images(found, images, prompt, max_tokens)
 
     def _with_images(

@@ -22,8 +22,9 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
-from itertools import groupby
+from itertools import accumulate, groupby
 from threading import Lock
+from typing import NamedTuple
 
 from adapters.tokenizers.library import PythonTokenizer, RustTokenizer
 from adapters.tokenizers.token_bytes import MAX_TOKEN_CHARS, most_chars
@@ -45,13 +46,27 @@ PART_TOKENS = 8
 _FILLINGS = (" a b", "word", "\n", "", " naïve 漢字 ", "1 2  ")
 
 
-class TextCuts:
-    """The places where one tokenizer's texts may be cut. Any thread."""
+class EncodedText(NamedTuple):
+    """The ids of a text, and the starts of its parts, ascending: characters and tokens before each. `reach`: the
+    characters from a start on that decide whether a text is cut there."""
 
-    def __init__(self, pattern: "re.Pattern[str]", cuttable: frozenset[str]) -> None:
+    ids: IdRow
+    starts: Sequence[tuple[int, int]] = ((0, 0),)
+    reach: int = 0
+
+    def start_shared(self, num_chars: int) -> tuple[int, int]:
+        """Returns the last start of a part that every text has which begins with the same `num_chars` characters."""
+        return next((one for one in reversed(self.starts) if one[0] + self.reach <= num_chars), (0, 0))
+
+
+class TextCuts:
+    """The places where one tokenizer's texts may be cut. Any thread. `reach`: see `EncodedText`."""
+
+    def __init__(self, pattern: "re.Pattern[str]", cuttable: frozenset[str], reach: int) -> None:
         """`pattern` finds added tokens; those that are `cuttable` may begin a part."""
         self._pattern = pattern
         self._cuttable = cuttable
+        self.reach = reach
 
     @classmethod
     def of(cls, rust: RustTokenizer) -> "TextCuts | None":
@@ -60,8 +75,8 @@ class TextCuts:
         cuttable = [one.content for one in added if not (one.normalized or one.lstrip or one.rstrip)]
         if not cuttable or any(token.single_word for token in added):
             return None
-        pattern = longest_of(token.content for token in added if not token.normalized)
-        cuts = cls(re.compile(pattern), frozenset(cuttable))
+        found = [token.content for token in added if not token.normalized]
+        cuts = cls(re.compile(longest_of(found)), frozenset(cuttable), max(map(len, found)))
         return cuts if cuts._are_safe(rust) else None
 
     def parts(self, text: str, part_chars: int = PART_CHARS) -> Iterator[str]:
@@ -137,13 +152,14 @@ class TextEncoder:
         self._cuts = TextCuts.of(rust)
         self._parts = EncodedParts(self._encode_each)
 
-    def encode(self, text: str, *, max_tokens: int | None = None, owner: str = "") -> IdRow:
+    def encode(self, text: str, *, max_tokens: int | None = None, owner: str = "") -> EncodedText:
         """Encode a text. `owner`: the tenant whose encodings are cached. Raises PromptTooLong beyond `max_tokens`."""
         check_length(len(text), self._max_token_chars, max_tokens)
         parts = [text] if self._cuts is None else list(self._cuts.parts(text))
         encoded = self._parts.of(parts, owner)
         _check_count(sum(map(len, encoded)), max_tokens)
-        return IdRow.joined(encoded)
+        starts = [(0, 0), *zip(accumulate(map(len, parts)), accumulate(map(len, encoded)), strict=True)][:-1]
+        return EncodedText(IdRow.joined(encoded), starts, 0 if self._cuts is None else self._cuts.reach)
 
     def _encode_each(self, texts: list[str]) -> list[IdRow]:
         return [IdRow(one.ids) for one in self._rust.encode_batch_fast(texts, add_special_tokens=False)]
@@ -178,12 +194,16 @@ class TextCodec:
         return {token.content: id for id, token in self._rust.get_added_tokens_decoder().items()}
 
     def encode(self, text: str, *, max_tokens: int | None = None, owner: str = "") -> IdRow:
+        """Returns the ids of a text. See `TextEncoder.encode`."""
+        return self.encode_parts(text, max_tokens=max_tokens, owner=owner).ids
+
+    def encode_parts(self, text: str, *, max_tokens: int | None = None, owner: str = "") -> EncodedText:
         """Encode a text. See `TextEncoder.encode`."""
         if self._encoder is not None:
             return self._encoder.encode(text, max_tokens=max_tokens, owner=owner)
         ids = self._tokenizer.encode(text, add_special_tokens=False)
         _check_count(len(ids), max_tokens)
-        return IdRow(ids)
+        return EncodedText(IdRow(ids))
 
     def ends(self) -> tuple[IdRow, IdRow]:
         """The special tokens that the model expects before a raw text, and behind one that is complete."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from adapters.huggingface.model_folder import EMBEDDED_IDS, embedded_folder
 from adapters.tokenizers.hf_tokenizer import HfTokenizer
 from adapters.tokenizers.library import load_tokenizer, rust_tokenizer
-from adapters.tokenizers.text_codec import TextCodec
+from adapters.tokenizers.text_codec import PART_CHARS, EncodedText, TextCodec
 from application.ports.tokenizer import EncodedPrompt, Tokenizer
 from domain.prefix.prompt_content import ForkKind
 from domain.prefix.snapshot_policy import END_GAP
@@ -188,12 +188,14 @@ _WORDS = st.sampled_from(
 @given(words=st.lists(_WORDS, min_size=150, max_size=300), cut=st.integers(0, 9))
 @settings(deadline=None, max_examples=scaled(40))
 def test_a_question_that_ends_anywhere_branches_where_its_tokens_part(name: str, words: list[str], cut: int) -> None:
-    """Also in the middle of a word, a run of spaces or a character's bytes."""
+    """Also in the middle of a word, a run of spaces or a character's bytes, and behind parts that both texts share."""
     tokenizer = _tokenizer(name)
-    question = "".join(words)
-    prompt = tokenizer.render(ChatPrompt((_user(question[: len(question) - cut]),)))
-    more = tokenizer.render(ChatPrompt((_user(f"{question[: len(question) - cut]}\n\nprobe"),)))
-    assert _of(prompt, ForkKind.MORE_SAID) == [_shared(prompt, more)]
+    text = "".join(words)
+    question = text[: len(text) - cut]
+    for earlier in ((), (_user("fox " * 600), _assistant(text), _user("漢" * PART_CHARS), _assistant("Hi!"))):
+        prompt = tokenizer.render(ChatPrompt((*earlier, _user(question))))
+        more = tokenizer.render(ChatPrompt((*earlier, _user(f"{question}\n\nprobe"))))
+        assert _of(prompt, ForkKind.MORE_SAID) == [_shared(prompt, more)]
 
 
 _made: dict[str, Tokenizer] = {}
@@ -231,6 +233,32 @@ def test_another_first_question_branches_behind_what_an_agent_puts_before_it(
     answered = asked("Say hi.").messages, (_assistant("Hi."), _user("Now?"))
     later = demo.render(ChatPrompt((*answered[0], *answered[1]), (_TOOL,)))
     assert max(_of(later, ForkKind.SYSTEM_END)) == max(_of(first, ForkKind.SYSTEM_END))
+
+
+class _RecordingCodec(TextCodec):
+    """Keeps the length of each text that it encodes."""
+
+    def __init__(self, folder: Path) -> None:
+        python = load_tokenizer(str(folder))
+        super().__init__(python, rust_tokenizer(python))
+        self.num_chars: list[int] = []
+
+    def encode_parts(self, text: str, *, max_tokens: int | None = None, owner: str = "") -> EncodedText:
+        self.num_chars.append(len(text))
+        return super().encode_parts(text, max_tokens=max_tokens, owner=owner)
+
+
+def test_of_a_probe_no_more_is_encoded_than_a_part_before_the_point_where_it_diverges(tmp_path: Path) -> None:
+    plain = load_folder(write_folder(tmp_path, FAMILIES["byte_level"]()))
+    assert isinstance(plain, HfTokenizer)
+    tokenizer, codec = copy(plain), _RecordingCodec(tmp_path)
+    vars(tokenizer)["_codec"] = codec
+    turns = [message for at in range(40) for message in (_user("x" * PART_CHARS), _assistant(f"Hello {at}"))]
+    prompt = tokenizer.render(ChatPrompt((_SYSTEM, *turns, _user("Hi"))))
+    whole, *probes = codec.num_chars
+    assert whole > 40 * PART_CHARS
+    assert len(probes) >= len(prompt.fork_points) >= 5
+    assert max(probes) < 2 * PART_CHARS
 
 
 def test_a_probe_is_encoded_for_who_sent_the_prompt_and_nobody_else_finds_it_done(tmp_path: Path):
