@@ -2,7 +2,6 @@
 position."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Annotated, Any, Literal, TypeAlias, cast
 
 from msgspec import Struct
@@ -104,14 +103,15 @@ def chat_messages(messages: Sequence[Message]) -> tuple[ChatMessage, ...]:
 
 
 def _message(message: Message, path: str) -> ChatMessage:
-    role = Role(message.role)
-    said = replace(message_of(role, _pieces(message.content, f"{path}.content")), name=message.name)
+    role, name = Role(message.role), message.name
+    said = message_of(role, _pieces(message.content, f"{path}.content"))
     if role is not Role.ASSISTANT:
         require(message.content is not None, f"{path}.content", "is missing")
-        return replace(said, tool_call_id=message.tool_call_id if role is Role.TOOL else None)
+        answered = message.tool_call_id if role is Role.TOOL else None
+        return ChatMessage(role, said.content, name, tool_call_id=answered, images=said.images)
     calls = tuple(ToolCall(call.id, call.function.name, call.function.arguments) for call in message.tool_calls or ())
     reasoning = message.reasoning_content if message.reasoning_content is not None else message.reasoning
-    return replace(said, content=said.content or message.refusal or "", reasoning=reasoning, tool_calls=calls)
+    return ChatMessage(role, said.content or message.refusal or "", name, reasoning, calls, images=said.images)
 
 
 def _pieces(content: Content | None, path: str) -> list[str | Image]:
