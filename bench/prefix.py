@@ -35,7 +35,7 @@ def main() -> None:
     for model in options.models.split(","):
         contenders = compare(model, options)
         print_table(model, contenders)
-        results[model] = {one.name: {"ms": one.ms, "reused": one.reused} for one in contenders}
+        results[model] = {one.name: {"ms": one.ms, "computed": one.computed} for one in contenders}
     if options.json:
         options.json.write_text(json.dumps(results, indent=1))
 
@@ -84,11 +84,11 @@ def paired_ratio(ours: Sequence[float], theirs: Sequence[float]) -> str:
 def print_table(model: str, contenders: Sequence[Contender]) -> None:
     """Rows are scenarios; the last column is Cairn against the best peer."""
     cairn, peers = contenders[0], [one for one in contenders if not one.name.startswith("cairn")]
-    print(f"\n{model}: ms to the first token, medians (tokens reused)")
+    print(f"\n{model}: ms to the first token, medians (tokens computed)")
     print("| | " + " | ".join(one.name for one in contenders) + " | cairn / best peer, paired (range) |")
     print("|---" * (len(contenders) + 2) + "|")
     for scenario, ours in cairn.ms.items():
-        cells = [f"{statistics.median(one.ms[scenario]):,.0f} ({one.reused[scenario]:,})" for one in contenders]
+        cells = [f"{statistics.median(one.ms[scenario]):,.0f} ({one.computed[scenario]:,})" for one in contenders]
         best = min(peers, key=lambda one: statistics.median(one.ms[scenario]))
         print(f"| {scenario} | " + " | ".join(cells) + f" | {paired_ratio(ours, best.ms[scenario])} {best.name} |")
 

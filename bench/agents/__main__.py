@@ -31,7 +31,7 @@ from application.ports.tokenizer import Tokenizer  # noqa: E402
 from application.settings import ModelSettings, ServerSettings, Settings, StoreSettings  # noqa: E402
 from bench.agents.clients import AGENTS, Agent, Place  # noqa: E402
 from bench.common.event_log import EventLog  # noqa: E402
-from bench.common.long_context_models import LONG_CONTEXT, write_long_context_model  # noqa: E402
+from bench.common.long_context_models import write_long_context_model  # noqa: E402
 from bench.common.servers import cairn_in_process  # noqa: E402
 from domain.ids import ModelId, RequestId  # noqa: E402
 from domain.models.model_card import ModelSource  # noqa: E402
@@ -189,7 +189,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--npm", type=Path, required=True)
     parser.add_argument("--agents", default=",".join(AGENTS))
-    parser.add_argument("--layouts", default=",".join(LONG_CONTEXT))
+    parser.add_argument("--layouts", default="attention,hybrid")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     agents = [AGENTS[name] for name in options.agents.split(",")]

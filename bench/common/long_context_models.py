@@ -33,7 +33,11 @@ _HYBRID: dict[str, Any] = {
     "model_type": "qwen3_5",
     "text_config": {**_COMMON, **_LINEAR, "model_type": "qwen3_5_text", "num_hidden_layers": 4},
 }
-LONG_CONTEXT: Mapping[str, dict[str, Any]] = {"attention": _ATTENTION, "hybrid": _HYBRID}
+_WINDOWED: dict[str, Any] = {
+    **_COMMON, "model_type": "gemma3_text", "num_hidden_layers": 3, "sliding_window": 512, "sliding_window_pattern": 3,
+    "query_pre_attn_scalar": 32, "rope_theta": 1e6, "rope_local_base_freq": 1e4,
+}  # fmt: skip
+LONG_CONTEXT: Mapping[str, dict[str, Any]] = {"attention": _ATTENTION, "hybrid": _HYBRID, "windowed": _WINDOWED}
 """Configurations by name of the layout."""
 
 

@@ -27,14 +27,14 @@ GROUPS = ("dialogues", "shared", "cancelled", "rotation", "restarts")
 
 @dataclass
 class Contender:
-    """A running server, the model's name there, and its figures: milliseconds by scenario, one a round; `reused` as
-    the last round's answer said."""
+    """A running server, the model's name there, and its figures: milliseconds by scenario, one a round; `computed`:
+    tokens of the prompt that it did not reuse, as the last round's answer said."""
 
     name: str
     server: ServerProcess
     model: str
     ms: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    reused: dict[str, int] = field(default_factory=dict)
+    computed: dict[str, int] = field(default_factory=dict[str, int])
 
     def chat(self, messages: Sequence[Message], **extra: Any) -> dict[str, Any]:
         return chat(self.model, messages) | extra
@@ -50,8 +50,13 @@ class Contender:
     def note(self, scenario: str, timeline: Timeline) -> str:
         """Keep a figure; returns the answer."""
         self.ms[scenario].append(timeline.ttft_s * 1e3)
-        self.reused[scenario] = timeline.num_cached or 0
+        self.computed[scenario] = computed(timeline)
         return timeline.text
+
+
+def computed(timeline: Timeline) -> int:
+    """Tokens of the prompt that the server's answer does not report as reused."""
+    return (timeline.num_prompt or 0) - (timeline.num_cached or 0)
 
 
 def chat(model: str, messages: Sequence[Message]) -> dict[str, Any]:
@@ -66,6 +71,11 @@ def chat(model: str, messages: Sequence[Message]) -> dict[str, Any]:
         "logit_bias": PLAIN_TEXT,
     }
     return {"path": "/v1/chat/completions", "body": body}
+
+
+def thinking(request: dict[str, Any]) -> dict[str, Any]:
+    """The same chat, whose answer begins with reasoning."""
+    return request | {"body": request["body"] | {"chat_template_kwargs": {"enable_thinking": True}}}
 
 
 @dataclass
@@ -95,21 +105,30 @@ class Scenarios:
             act(one)
 
     def _dialogues(self, number: int) -> None:
-        messages = self._dialogue(1 + number)
-        replies: dict[str, str] = {}
+        """The next turn has three forms: the answer is sent back as it was, edited by the client, or without its
+        reasoning, which the template drops."""
+        messages, replies = self._dialogue(1 + number), dict[str, str]()
+        thought = self._dialogue(600 + number)
 
         def cold(one: Contender) -> None:
             replies[one.name] = one.note("cold", one.ask(one.chat(messages))[0])
 
-        def turn(one: Contender) -> None:
-            said = {"role": "assistant", "content": replies[one.name]}
-            one.note("next turn", one.ask(one.chat([*messages, said, user("And then?")]))[0])
+        def turn(one: Contender, scenario: str, answer: str) -> None:
+            said = {"role": "assistant", "content": answer}
+            one.note(scenario, one.ask(one.chat([*messages, said, user("And then?")]))[0])
+
+        def reasoned(one: Contender) -> None:
+            one.ask(thinking(one.chat(thought)))
+            asked = [*thought, {"role": "assistant", "content": "It is so."}, user("And then?")]
+            one.note("next turn, reasoning dropped", one.ask(thinking(one.chat(asked)))[0])
 
         self._in_turn(number, cold)
         self._in_turn(number, lambda one: one.note("repeat", one.ask(one.chat(messages))[0]))
-        self._in_turn(number, turn)
+        self._in_turn(number, lambda one: turn(one, "next turn, answer resent", replies[one.name]))
+        self._in_turn(number, lambda one: turn(one, "next turn, answer edited", "It was edited: " + replies[one.name]))
         other = [messages[0], user("Somebody else asks.")]
         self._in_turn(number, lambda one: one.note("other user", one.ask(one.chat(other))[0]))
+        self._in_turn(number, reasoned)
 
     def _rotation(self) -> None:
         """Twelve conversations, each with its second turn when all have had their first."""
@@ -138,7 +157,7 @@ class Scenarios:
             timelines = one.ask(*asked)
             last_s = max(timeline.first_token_s for timeline in timelines)
             one.ms["8 share a prefix"].append((last_s - min(timeline.sent_s for timeline in timelines)) * 1e3)
-            one.reused["8 share a prefix"] = sum(timeline.num_cached or 0 for timeline in timelines)
+            one.computed["8 share a prefix"] = sum(map(computed, timelines))
 
         self._in_turn(number, all_ask)
 
