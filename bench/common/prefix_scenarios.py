@@ -15,6 +15,7 @@ from bench.common.servers import ServerProcess
 from bench.http_client import Message, Timeline, measure, user, words
 from bench.serve import PLAIN_TEXT
 
+FOLLOW_UP = "And then? Say it in a few words."
 REPLY_TOKENS = 16
 REST_S = 0.4
 """Between two requests: what a server still does after its answer must not slow the next one's."""
@@ -115,18 +116,18 @@ class Scenarios:
 
         def turn(one: Contender, scenario: str, answer: str) -> None:
             said = {"role": "assistant", "content": answer}
-            one.note(scenario, one.ask(one.chat([*messages, said, user("And then?")]))[0])
+            one.note(scenario, one.ask(one.chat([*messages, said, user(FOLLOW_UP)]))[0])
 
         def reasoned(one: Contender) -> None:
             one.ask(thinking(one.chat(thought)))
-            asked = [*thought, {"role": "assistant", "content": "It is so."}, user("And then?")]
+            asked = [*thought, {"role": "assistant", "content": "It is so."}, user(FOLLOW_UP)]
             one.note("next turn, reasoning dropped", one.ask(thinking(one.chat(asked)))[0])
 
         self._in_turn(number, cold)
         self._in_turn(number, lambda one: one.note("repeat", one.ask(one.chat(messages))[0]))
         self._in_turn(number, lambda one: turn(one, "next turn, answer resent", replies[one.name]))
         self._in_turn(number, lambda one: turn(one, "next turn, answer edited", "It was edited: " + replies[one.name]))
-        other = [messages[0], user("Somebody else asks.")]
+        other = [messages[0], user(f"Somebody else asks. {FOLLOW_UP}")]
         self._in_turn(number, lambda one: one.note("other user", one.ask(one.chat(other))[0]))
         self._in_turn(number, reasoned)
 

@@ -10,6 +10,9 @@ For an attention-only model it is the tail of a partial block: cheap, needed onl
 The lattice covers edits in the middle: the last position on the grid, and those grid, 2 grid, 4 grid, ... before it.
 Just before NEXT_TURN stands MORE_SAID, where the last message is continued instead of answered. The end of the prompt
 always has one, so that a repeat computes one token.
+
+With recurrent layers each position ends a pass of the network, and the first token waits for it. A position saves a
+later branch at most the tokens since the one that was resumed at, so in a short turn only NEXT_TURN and the end have one.
 """
 
 from collections.abc import Collection, Sequence
@@ -21,11 +24,18 @@ MAX_TURNS = 2
 """The last turn boundaries that get a snapshot; earlier ones had theirs when they were last."""
 
 MIN_GAP = 32
-"""A turn boundary this many tokens or fewer before NEXT_TURN or the end is skipped, and with recurrent layers all but
-the end that is as close behind the snapshot that was resumed at: each stop costs a small chunk."""
+"""A turn boundary this many tokens or fewer before NEXT_TURN or the end is skipped, and with recurrent layers NEXT_TURN
+and SYSTEM_END that are as close behind the snapshot that was resumed at."""
+
+SHORT_TURN = 256
+"""With recurrent layers, any other position less than this (or than a chunk) behind the one where computing begins gets
+none: a pass of its own takes as long as 10 tokens of a longer one on a CPU, and far more on a GPU."""
 
 BEFORE_ANSWER = frozenset({ForkKind.NEXT_TURN, ForkKind.MORE_SAID})
 """Fork points at which the next turn of a conversation parts from this one at the latest."""
+
+BRANCHES = frozenset({ForkKind.NEXT_TURN, ForkKind.SYSTEM_END})
+"""Fork points at which most requests branch off."""
 
 END_GAP = 16
 """With recurrent layers, an answer that ends this close behind the last snapshot gets none: computing so little is
@@ -41,10 +51,11 @@ def plan_snapshots(num_prompt: int, start: int, forks: Sequence[ForkPoint], rule
     end = num_prompt - 1
     wanted = _fork_positions(forks, end) | {end}
     if rules.needs_snapshots:
-        is_resumed = start % rules.grid.step != 0
-        wanted.update(lattice(end, rules.grid.step))
-        if is_resumed:
-            wanted = {at for at in wanted if at == end or at > start + MIN_GAP}
+        step = rules.grid.step
+        gap = MIN_GAP if start % step else 0
+        branches = {fork.position for fork in forks if fork.kind in BRANCHES and fork.position > start + gap} | {end}
+        far = start + max(gap + 1, min(SHORT_TURN, step))
+        wanted = {at for at in wanted | set(lattice(end, step)) if at in branches or at >= far}
     wanted = {rules.grid.last_resumable(position) for position in wanted}
     if not rules.needs_snapshots:
         wanted = {position for position in wanted if position % rules.grid.block_size}

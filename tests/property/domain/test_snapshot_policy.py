@@ -11,10 +11,12 @@ from domain.prefix.prompt_content import BlockGrid, ForkKind, ForkPoint
 from domain.prefix.snapshot_policy import (
     MAX_TURNS,
     MIN_GAP,
+    SHORT_TURN,
     lattice,
     plan_snapshots,
     thin_snapshots,
 )
+
 
 grids = st.builds(BlockGrid, st.just(256), st.sampled_from([256, 512, 2048]), st.booleans())
 rules = st.builds(ReuseRules.of, st.sampled_from([ATTENTION, HYBRID]), grids)
@@ -52,7 +54,8 @@ def test_the_end_and_the_best_forks_always_have_one(
 ) -> None:
     length, forks = prompt
     planned = plan_snapshots(length, 0, forks, rules)
-    best = {min(fork.position, length - 1) for fork in forks if fork.kind is not ForkKind.TURN} | {length - 1}
+    kinds = {ForkKind.SYSTEM_END, ForkKind.NEXT_TURN}
+    best = {min(fork.position, length - 1) for fork in forks if fork.kind in kinds} | {length - 1}
     if rules.grid.is_exact:
         best = {position // rules.grid.step * rules.grid.step for position in best}
     if not rules.needs_snapshots:
@@ -66,11 +69,27 @@ def test_the_end_has_one_however_close_another_fork_lies() -> None:
         assert plan_snapshots(507, 0, forks, ReuseRules.of(layout, grid)) == (500, 506)
 
 
-def test_a_short_turn_is_cut_at_its_end_only() -> None:
+def test_a_short_turn_is_cut_only_where_the_next_one_branches_and_at_its_end() -> None:
     rules = ReuseRules.of(HYBRID, BlockGrid(256, 512))
     forks = [ForkPoint(895, ForkKind.TURN), ForkPoint(907, ForkKind.MORE_SAID), ForkPoint(915, ForkKind.NEXT_TURN)]
-    assert plan_snapshots(915, 882, forks, rules) == (914,)
-    assert plan_snapshots(915, 870, forks, rules) == (907, 914)
+    assert plan_snapshots(920, 870, forks, rules) == (915, 919)
+    assert plan_snapshots(915, 870, forks, rules) == (914,)
+    assert plan_snapshots(915, 900, forks, rules) == (914,)
+
+
+def test_continuing_the_last_message_is_expected_only_where_it_would_save_much() -> None:
+    rules, fork = ReuseRules.of(HYBRID, BlockGrid(256, 512)), ForkPoint(907, ForkKind.MORE_SAID)
+    assert plan_snapshots(915, 908 - SHORT_TURN, [fork], rules) == (914,)
+    assert plan_snapshots(915, 907 - SHORT_TURN, [fork], rules) == (907, 914)
+    assert plan_snapshots(915, 908 - SHORT_TURN, [fork], ReuseRules.of(ATTENTION, BlockGrid(256, 512))) == (907, 914)
+
+
+def test_a_lattice_position_within_a_short_turn_is_skipped() -> None:
+    rules = ReuseRules.of(HYBRID, BlockGrid(256, 512))
+    assert plan_snapshots(1100, 1025 - SHORT_TURN, (), rules) == (1099,)
+    assert plan_snapshots(1100, 1024 - SHORT_TURN, (), rules) == (1024, 1099)
+    assert plan_snapshots(1100, 0, (), rules) == (512, 1024, 1099)
+    assert plan_snapshots(1100, 512, (), rules) == (1024, 1099)
 
 
 @given(lengths, st.sampled_from([256, 512, 2048]))
@@ -93,14 +112,6 @@ def test_turns_just_before_the_next_turn_are_skipped_and_only_the_last_kept() ->
     rules = ReuseRules.of(HYBRID, BlockGrid(256, 4096))
     assert plan_snapshots(510, 0, forks, rules) == (300, 400, 500, 509)
     assert plan_snapshots(510, 400, forks, rules) == (500, 509)
-
-
-def test_a_lattice_position_just_behind_the_one_resumed_at_is_skipped() -> None:
-    rules = ReuseRules.of(HYBRID, BlockGrid(256, 512))
-    assert plan_snapshots(1100, 1024 - MIN_GAP, (), rules) == (1099,)
-    assert plan_snapshots(1100, 1024 - MIN_GAP - 1, (), rules) == (1024, 1099)
-    assert plan_snapshots(1100, 0, (), rules) == (512, 1024, 1099)
-    assert plan_snapshots(1100, 512, (), rules) == (1024, 1099)
 
 
 def test_an_attention_only_model_takes_none_at_block_boundaries() -> None:
