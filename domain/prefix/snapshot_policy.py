@@ -11,8 +11,8 @@ The lattice covers edits in the middle: the last position on the grid, and those
 Just before NEXT_TURN stands MORE_SAID, where the last message is continued instead of answered. The end of the prompt
 always has one, so that a repeat computes one token.
 
-With recurrent layers each position ends a pass of the network, and the first token waits for it. A position saves a
-later branch at most the tokens since the one that was resumed at, so in a short turn only NEXT_TURN and the end have one.
+With recurrent layers each position ends a pass of the network, for which the first token waits, and saves a branch
+behind it the tokens since the position that was resumed at. In a short turn only NEXT_TURN and the end have one.
 """
 
 from collections.abc import Collection, Sequence

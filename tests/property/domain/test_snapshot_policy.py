@@ -17,7 +17,6 @@ from domain.prefix.snapshot_policy import (
     thin_snapshots,
 )
 
-
 grids = st.builds(BlockGrid, st.just(256), st.sampled_from([256, 512, 2048]), st.booleans())
 rules = st.builds(ReuseRules.of, st.sampled_from([ATTENTION, HYBRID]), grids)
 lengths = st.integers(1, 200_000)
