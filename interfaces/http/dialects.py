@@ -48,6 +48,7 @@ OLLAMA = Dialect(
     error_type=OllamaError,
     error_body=ollama_error,
     routes=lambda services: [*ollama_model_routes(services), *routes_of(OllamaError, EmbedRequest, EmbeddingsRequest)],
+    takes_any_type=True,
 )
 
 DIALECTS = Dialects([OPENAI, RESPONSES, ANTHROPIC, OLLAMA])

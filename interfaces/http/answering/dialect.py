@@ -157,13 +157,15 @@ class Operation(Generic[BodyT]):
 class Dialect:
     """The wire shape of one family of clients. `paths` are its own, with all below them: errors raised outside any
     route have its shape there. `error_body` makes an instance of `error_type`; the status and headers are the
-    problem's. `routes`: its routes besides its operations."""
+    problem's. `routes`: its routes besides its operations. `takes_any_type`: its clients send JSON under any content type,
+or none; taken of programs only."""
 
     paths: Collection[str]
     operations: Sequence[Operation[Any]]
     error_type: type[Struct]
     error_body: Callable[[Problem], Struct]
     routes: Callable[[Services], Sequence[HTTPRouteHandler]] = lambda _services: ()
+    takes_any_type: bool = False
 
 
 class Dialects:

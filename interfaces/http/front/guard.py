@@ -3,7 +3,8 @@
 A server on loopback is open to the programs of its machine, which include browsers that run pages of other sites. So
 `Host` must be a name of this server, and no page of another origin may send requests unless a setting lists it. Bodies
 must be of a type that pages can send only after a preflight, which is refused like the rest: JSON by name, or bytes,
-the type that some client libraries send.
+the type that some client libraries send. Where a dialect's clients name no type, any will do for a program: a browser
+sends `Origin` or `Sec-Fetch-Site` with every POST of a page.
 
 A page whose name its owner points at this machine (DNS rebinding) is, for the browser, the same site as this server and
 may read every answer. It cannot choose the `Host` header though: that holds the page's own name.
@@ -37,7 +38,7 @@ class Refusals:
     with the code of a refusal, and with a detail for the log."""
 
     def __init__(self, dialects: Dialects, note: Callable[[str, str], None]) -> None:
-        self._dialects = dialects
+        self.dialects = dialects
         self._note = note
 
     def note(self, problem: Problem) -> None:
@@ -62,7 +63,7 @@ class Refusals:
 
     def _answer(self, path: str, problem: Problem) -> tuple[Mapping[str, str], bytes]:
         """Returns the headers and the body of the refusal."""
-        body = msgspec.json.encode(self._dialects.of(path).error_body(problem))
+        body = msgspec.json.encode(self.dialects.of(path).error_body(problem))
         headers = {"content-type": "application/json", "content-length": str(len(body))}
         return {**headers, **{name.lower(): value for name, value in problem.headers.items()}}, body
 
@@ -84,6 +85,8 @@ class HealthOnly:
 
 _BODY_TYPES = frozenset({"application/json", "application/octet-stream"})
 """The accepted types exclude the three that a page may send without a preflight: form data, urlencoded, plain text."""
+
+_FROM_PAGES = frozenset({b"origin", b"sec-fetch-site"})
 
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 
@@ -126,7 +129,7 @@ class RequestGuard:
             or self._host_problem(hosts, str(scope["http_version"]))
             or self._origin_problem(headers.get(b"origin", []), hosts)
             or self._site_problem(headers, str(scope["method"]))
-            or _type_problem(headers.get(b"content-type", []), str(scope["method"]))
+            or self._type_problem(headers, scope)
         )
 
     def _host_problem(self, hosts: list[str], http_version: str) -> Problem | None:
@@ -159,6 +162,15 @@ class RequestGuard:
         )
         return Problem(403, "origin_not_allowed", message)
 
+    def _type_problem(self, headers: dict[bytes, list[str]], scope: HTTPScope) -> Problem | None:
+        types = headers.get(b"content-type", [])
+        if str(scope["method"]) not in _WITH_BODY or (types and all(map(_is_allowed, types))):
+            return None
+        if not _FROM_PAGES & headers.keys() and self._refusals.dialects.of(scope["path"]).takes_any_type:
+            return None
+        sent = f"not '{printable(types[0])}'" if types else "but there is no Content-Type header"
+        return Problem(415, "unsupported_media_type", f"bodies must have the content type application/json, {sent}")
+
 
 def _size_problem(scope: HTTPScope) -> Problem | None:
     query = scope["query_string"]
@@ -166,13 +178,6 @@ def _size_problem(scope: HTTPScope) -> Problem | None:
         return TARGET_TOO_LONG
     sizes = [len(name + b": " + value + b"\r\n") for name, value in scope["headers"]]
     return HEADERS_TOO_LARGE if len(sizes) > MAX_HEADERS or sum(sizes) > MAX_HEADER_BYTES else None
-
-
-def _type_problem(types: list[str], method: str) -> Problem | None:
-    if method not in _WITH_BODY or (types and all(map(_is_allowed, types))):
-        return None
-    sent = f"not '{printable(types[0])}'" if types else "but there is no Content-Type header"
-    return Problem(415, "unsupported_media_type", f"bodies must have the content type application/json, {sent}")
 
 
 def _is_allowed(content_type: str) -> bool:

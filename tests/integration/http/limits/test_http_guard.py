@@ -1,7 +1,7 @@
 """Whose requests are answered at all: hosts, origins and content types, before any key and any route."""
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx
 import pytest
@@ -145,6 +145,41 @@ class TestContentType:
     def test_json_with_parameters_in_any_case_and_bytes(self, service: FakeService, name: str) -> None:
         response = service.client.post(COMPLETIONS, content=b'{"prompt": "x"}', headers={"content-type": name})
         assert response.status_code == 200
+
+
+class TestContentTypeOfOllama:
+    """`curl -d` and LiteLLM send Ollama's routes JSON under no name, or under another one."""
+
+    TYPES: ClassVar = [{}, {"content-type": "application/x-www-form-urlencoded"}, {"content-type": "text/plain"}]
+
+    @pytest.mark.parametrize("headers", TYPES)
+    def test_programs_need_not_name_json(self, service: FakeService, headers: Mapping[str, str]) -> None:
+        body = b'{"prompt": "x", "stream": false}'
+        assert service.client.post("/api/generate", content=body, headers=headers).status_code == 200
+
+    @pytest.mark.parametrize("headers", TYPES)
+    @pytest.mark.parametrize("site", ["same-origin", "same-site", "none"])
+    def test_browsers_have_to(self, service: FakeService, headers: Mapping[str, str], site: str) -> None:
+        """A browser sends one of these headers with every POST of a page. Form data needs no preflight, so that a page
+        of a site whose name was pointed at this machine, or that older browsers take for the same site, could send it.
+        """
+        for more in ({"origin": service.base_url}, {"sec-fetch-site": site}):
+            response = service.client.post("/api/generate", content=b"{}", headers={**headers, **more})
+            assert response.status_code == 415
+            assert "application/json" in response.json()["error"]
+
+    @pytest.mark.parametrize("path", ["/apis", "/v1/api/generate", "/API/generate", "//api/generate"])
+    def test_no_other_route_takes_them(self, service: FakeService, path: str) -> None:
+        assert service.client.request("POST", service.base_url + path, content=b"{}").status_code == 415
+
+    def test_no_path_leads_out_of_them(self, service: FakeService) -> None:
+        for path in (b"/api/../models/unload", b"/api/%2e%2e/models/unload", b"/api/..//models/unload"):
+            head = b"POST " + path + b" HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}"
+            assert b" 404 " in exchange(service, head).splitlines()[0]
+
+    def test_a_page_under_another_name_is_refused_before(self, service: FakeService) -> None:
+        for headers, status in (({"host": "evil.example"}, 421), ({"origin": "http://evil.example"}, 403)):
+            assert service.client.post("/api/generate", content=b"{}", headers=headers).status_code == status
 
 
 def test_the_guard_comes_before_the_key() -> None:
