@@ -45,15 +45,14 @@ def require(condition: bool, param: str, message: str) -> None:
 
 
 class ContextOverflow(InvalidRequest):
-    """Prompt plus requested completion do not fit the model's context.
+    """The prompt and the shortest answer to it do not fit the model's context.
 
     The numbers in the message, in tokens, for dialects whose clients read them: `num_prompt` (a lower bound, where
-    the length of the text proved it), `num_wanted` of the completion (0 where the prompt alone is too long).
+    the length of the text proved it) and `context_length`.
     """
 
     code = "context_length_exceeded"
     num_prompt: int = 0
-    num_wanted: int = 0
     context_length: int = 0
 
 

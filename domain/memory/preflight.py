@@ -17,15 +17,14 @@ from domain.memory.shape import MemoryShape
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """The reason why `load` can never be computed, and the sizes in tokens that could be: a prompt of `most_prompt`
-    with the same answer, or an answer of `most_new` to the same prompt, 0 where the prompt is too long for any."""
+    """The reason why `load` can never be computed, and the longest prompt that could be with the same answer, in
+    tokens."""
 
     load: Load
     needed_bytes: int
     available_bytes: int
     limit_bytes: int
     most_prompt: int
-    most_new: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +56,14 @@ class Preflight:
         prompts = range(load.num_prompt + 1)
         return bisect(prompts, False, key=lambda num_prompt: not self.fits(replace(load, num_prompt=num_prompt))) - 1
 
-    def refusal(self, load: Load, shortest: int) -> Refusal | None:
-        """Returns None when the request fits. `shortest`: tokens of the shortest useful answer. A prompt that is too
-        long even for that one is refused together with it, so that their sum exceeds the sizes in the refusal."""
+    def refusal(self, load: Load) -> Refusal | None:
+        """Returns None when the request fits. `load`: with the shortest useful answer."""
         if self.fits(load):
             return None
-        most_new = max(self.most_new(load), 0)
-        if most_new < shortest:
-            load, most_new = replace(load, num_new=min(shortest, load.num_new)), 0
         return Refusal(
             load,
             needed_bytes=self.needed_bytes(load),
             available_bytes=max(self.available_bytes, 0),
             limit_bytes=self.limit_bytes,
             most_prompt=max(self.most_prompt(load), 0),
-            most_new=most_new,
         )

@@ -31,7 +31,7 @@ _DEFAULTED = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """One request's sampling. Greedy when `temperature` is 0.
+    """One request's sampling. Greedy when `temperature` or `top_p` is 0.
 
     Penalties look at every token generated so far (repetition penalty: the prompt too), as OpenAI and vLLM define
     them. `seed` makes the noise of every token a function of the request alone, whatever else shares the batch; the
@@ -61,14 +61,16 @@ class SamplingParams:
         num_logprobs: int | None = None,
         **values: float | None,
     ) -> "SamplingParams":
-        """Returns the parameters that a client set; None leaves one open. Raises InvalidRequest."""
+        """Returns the parameters that a client set; None leaves one open, and a seed of -1 is a random one, as with
+        None. Raises InvalidRequest."""
         given: dict[str, Any] = {name: value for name, value in values.items() if value is not None}
         left_open = _DEFAULTED - given.keys()
+        seed = None if seed == -1 else seed
         return cls(logit_bias=logit_bias, seed=seed, num_logprobs=num_logprobs, left_open=left_open, **given)
 
     def __post_init__(self) -> None:
         require(isfinite(self.temperature) and 0 <= self.temperature <= 10, "temperature", "must be between 0 and 10")
-        require(isfinite(self.top_p) and 0 < self.top_p <= 1, "top_p", "must be above 0 and at most 1")
+        require(isfinite(self.top_p) and 0 <= self.top_p <= 1, "top_p", "must be between 0 and 1")
         require(0 <= self.top_k < 2**31, "top_k", "must be 0 (off) or a positive integer")
         require(isfinite(self.min_p) and 0 <= self.min_p <= 1, "min_p", "must be between 0 and 1")
         require(
@@ -89,7 +91,7 @@ class SamplingParams:
 
     @property
     def is_greedy(self) -> bool:
-        return self.temperature == 0
+        return self.temperature == 0 or self.top_p == 0
 
     @property
     def has_penalties(self) -> bool:
@@ -108,8 +110,8 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True)
 class StopRules:
-    """The rules by which a completion ends. `max_tokens` None means up to the end of the context, 0 no completion at
-    all. `fits_room`: `max_tokens` is cut to the room in the context; without it, too little room is an error.
+    """The rules by which a completion ends. `max_tokens` is an upper bound, cut to the room in context and memory;
+    None means up to the end of the context, 0 no completion at all.
 
     `stop` strings are matched on text, also across token boundaries, and never appear in the output. `min_tokens`
     suppresses end-of-sequence and stop strings until that many tokens are out. `ignore_eos` never ends on EOS.
@@ -119,7 +121,6 @@ class StopRules:
     min_tokens: int = 0
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
-    fits_room: bool = False
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None:

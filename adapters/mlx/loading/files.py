@@ -96,7 +96,7 @@ def read_config(folder: Path) -> Mapping[str, Any]:
 
 def advised_sampling(folder: Path) -> SamplingDefaults:
     """The sampling settings that generation_config.json recommends; none if it cannot be read or has `do_sample:
-    false`. A value that no request could have (null, a text, a `top_p` of 0) is left out."""
+    false`. A value that no request could have (null, a text, a `top_p` of 2) is left out."""
     config = read_entries(folder / "generation_config.json")
     advised = SamplingDefaults()
     for key in _SAMPLING_KEYS if config.get("do_sample") is not False else ():

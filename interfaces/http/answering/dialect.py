@@ -157,8 +157,8 @@ class Operation(Generic[BodyT]):
 class Dialect:
     """The wire shape of one family of clients. `paths` are its own, with all below them: errors raised outside any
     route have its shape there. `error_body` makes an instance of `error_type`; the status and headers are the
-    problem's. `routes`: its routes besides its operations. `takes_any_type`: its clients send JSON under any content type,
-or none; taken of programs only."""
+    problem's. `routes`: its routes besides its operations. `takes_any_type`: its clients send JSON under any content
+    type or none, which is taken from programs only."""
 
     paths: Collection[str]
     operations: Sequence[Operation[Any]]

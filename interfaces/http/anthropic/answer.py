@@ -72,11 +72,6 @@ def _overflow(error: ContextOverflow) -> str:
     """Returns the sentence that clients match, followed by the real reason if that is not the context's size."""
     if not error.context_length:
         message = "prompt is too long"
-    elif error.num_wanted:
-        message = (
-            f"input length and `max_tokens` exceed context limit: {error.num_prompt} + {error.num_wanted} >"
-            f" {error.context_length}, decrease input length or `max_tokens` and try again"
-        )
     else:
         message = f"prompt is too long: {error.num_prompt} tokens > {error.context_length} maximum"
     return f"{message} ({error.code}: {error.message})" if isinstance(error, PrefillMemoryExceeded) else message

@@ -23,7 +23,7 @@ from interfaces.http.anthropic.answer import MessageBody, MessageErrorBody, Mess
 from interfaces.http.anthropic.conversation import Content, MessageParam, conversation
 from interfaces.http.fields.grammar_fields import form_grammar
 from interfaces.http.fields.parameters import ignored, mapped, refuse_unsupported, refused, supported
-from interfaces.http.fields.sampling_fields import new_request, thinking_kwargs, tier_priority
+from interfaces.http.fields.sampling_fields import length_limit, new_request, thinking_kwargs, tier_priority
 from interfaces.http.incoming.json_body import converted
 from interfaces.http.incoming.request_context import RequestContext
 from interfaces.http.services import Services
@@ -146,7 +146,7 @@ class MessagesRequest(PromptFields, kw_only=True):
     stop_sequences: Annotated[list[str] | None, supported("up to 16")] = None
     speculation: Annotated[bool | None, supported("Cairn's own: false drafts no tokens; the answer is the same")] = None
     temperature: Annotated[float | None, supported("0 to 10, 1 by default")] = None
-    top_p: Annotated[float | None, supported("above 0, at most 1")] = None
+    top_p: Annotated[float | None, supported("0 to 1; 0 is the most likely token")] = None
     top_k: Annotated[int | None, supported("0 is off")] = None
     service_tier: Annotated[
         str | None, mapped("Cairn's own `batch`: others go first; `usage` reports the tier, `batch` or `standard`")
@@ -165,7 +165,7 @@ class MessagesRequest(PromptFields, kw_only=True):
             "msg",
             chat_prompt(self),
             sampling=SamplingParams.chosen(temperature=self.temperature, top_p=self.top_p, top_k=self.top_k),
-            stop=StopRules(self.max_tokens, stop=tuple(self.stop_sequences or ()), fits_room=True),
+            stop=StopRules(length_limit(self.max_tokens), stop=tuple(self.stop_sequences or ())),
             persist=self.store is not False,
             grammar=form_grammar(self.format, FORMAT),
             reasoning=reasoning_limit(self),
@@ -228,7 +228,7 @@ def count_tokens_routes(services: Services) -> list[HTTPRouteHandler]:
 
     @json_route("/v1/messages/count_tokens", "countMessageTokens", CountTokensRequest, error_type=MessageErrorBody)
     async def count_tokens(body: CountTokensRequest, context: RequestContext) -> TokenCountBody:
-        model = ModelId(services.default_model if body.model is None else body.model)
+        model = ModelId(body.model or services.default_model)
         prompt = await context.run(chat_prompt, body)
         named = GenerationRequest(services.ids.request_id("count"), model, prompt)
         (request,) = await context.admit([named])

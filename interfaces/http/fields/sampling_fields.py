@@ -42,14 +42,16 @@ class SamplingFields(Struct, kw_only=True):
     stream: Annotated[bool | None, supported("server-sent events")] = None
     min_tokens: Annotated[int | None, supported("holds back every token that would end the answer")] = None
     temperature: Annotated[float | None, supported("0 to 10, 1 by default, or what is set for the model")] = None
-    top_p: Annotated[float | None, supported("above 0, at most 1")] = None
+    top_p: Annotated[float | None, supported("0 to 1; 0 is the most likely token")] = None
     top_k: Annotated[int | None, supported("0 and -1 are off")] = None
     min_p: Annotated[float | None, supported("0 to 1")] = None
     repetition_penalty: Annotated[float | None, supported("1 is off")] = None
     presence_penalty: Annotated[float | None, supported("0 is off")] = None
     frequency_penalty: Annotated[float | None, supported("0 is off")] = None
     logit_bias: Annotated[dict[str, float] | None, supported("token id to -100..100")] = None
-    seed: Annotated[int | None, supported("the randomness of the answer; choice *i* is drawn with `seed + i`")] = None
+    seed: Annotated[
+        int | None, supported("the randomness of the answer; choice *i* is drawn with `seed + i`; -1 is random")
+    ] = None
     ignore_eos: Annotated[bool | None, supported("an answer does not end by itself")] = None
     cache_salt: Annotated[str | None, supported("Cairn's own: prefixes are shared only between equal salts")] = None
     speculation: Annotated[bool | None, supported("Cairn's own: false drafts no tokens; the answer is the same")] = None
@@ -71,7 +73,12 @@ class SamplingFields(Struct, kw_only=True):
 
     def stop_rules(self, max_tokens: int | None, stop: Sequence[str] = ()) -> StopRules:
         """Raises InvalidRequest."""
-        return StopRules(max_tokens, self.min_tokens or 0, tuple(stop), bool(self.ignore_eos))
+        return StopRules(length_limit(max_tokens), self.min_tokens or 0, tuple(stop), bool(self.ignore_eos))
+
+
+def length_limit(max_tokens: int | None) -> int | None:
+    """Returns the most tokens of an answer; None for no limit, which clients write as -1 as well."""
+    return None if max_tokens == -1 else max_tokens
 
 
 class CommonFields(Protocol):
@@ -89,7 +96,7 @@ def new_request(
     """Returns the request of a body. `prefix`: of its id. `fields`: those of GenerationRequest that only its dialect
     knows. Raises InvalidRequest."""
     common: dict[str, Any] = {
-        "model": context.services.default_model if body.model is None else body.model,
+        "model": body.model or context.services.default_model,
         "cache_salt": body.cache_salt or "",
         "trace_carrier": context.services.trace_context(),
         "speculates": getattr(body, "speculation", None) is not False,

@@ -88,7 +88,7 @@ def tokenize_routes(services: Services, bodies: PromptBodies) -> list[HTTPRouteH
 
     @json_route("/detokenize", "detokenize", DetokenizeRequest)
     async def detokenize(body: DetokenizeRequest, context: RequestContext) -> PromptTextBody:
-        model = ModelId(services.default_model if body.model is None else body.model)
+        model = ModelId(body.model or services.default_model)
         named = GenerationRequest(services.ids.request_id("text"), model, TokenPrompt(IdRow()))
         (request,) = await context.admit([named])
         return PromptTextBody(await services.tokenize.text(request.model, body.tokens))

@@ -5,7 +5,7 @@ Unknown fields are ignored.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, TypeVar, cast
+from typing import Annotated, Any, TypeAlias, TypeVar, cast
 
 import msgspec
 from msgspec import Struct
@@ -36,22 +36,26 @@ from interfaces.http.ollama.answer import (
 _LOADING = "the server loads models its own way"
 
 
+Whole: TypeAlias = int | float
+"""A whole number; clients without integers write 20 as 20.0."""
+
+
 class Options(Struct, kw_only=True):
     """The options of a body. Null and absent mean the same for every field."""
 
     num_predict: Annotated[
-        int | None, mapped("an upper bound; negative is none; with less room, the context is the bound")
+        Whole | None, mapped("an upper bound; negative is none; with less room, the context is the bound")
     ] = None
     temperature: Annotated[float | None, supported("0 to 10, 1 by default")] = None
-    top_k: Annotated[int | None, supported("0 or less is off, as by default")] = None
-    top_p: Annotated[float | None, supported("above 0, at most 1; 1 by default")] = None
+    top_k: Annotated[Whole | None, supported("0 or less is off, as by default")] = None
+    top_p: Annotated[float | None, supported("0 to 1; 0 is the most likely token; 1 by default")] = None
     min_p: Annotated[float | None, supported("0 to 1, 0 by default")] = None
-    seed: Annotated[int | None, supported("the randomness of the answer")] = None
+    seed: Annotated[Whole | None, supported("the randomness of the answer; -1 is random")] = None
     stop: Annotated[str | list[str] | None, supported("up to 16; never part of the answer")] = None
     repeat_penalty: Annotated[float | None, mapped("over the whole answer and prompt; 1 by default")] = None
     presence_penalty: Annotated[float | None, supported("0 by default")] = None
     frequency_penalty: Annotated[float | None, supported("0 by default")] = None
-    mirostat: Annotated[int | None, refused("this sampler is not implemented", 0)] = None
+    mirostat: Annotated[Whole | None, refused("this sampler is not implemented", 0)] = None
     typical_p: Annotated[float | None, refused("this sampler is not implemented", 1.0)] = None
     tfs_z: Annotated[float | None, refused("this sampler is not implemented", 1.0)] = None
     num_ctx: Annotated[Any, ignored("the context is the model's, or `model.context_length`")] = None
@@ -80,42 +84,51 @@ WIRE_NAMES: Mapping[str, str] = {
 """The client's names for fields that the domain names otherwise."""
 
 
+def _whole(options: Options, name: str) -> int | None:
+    """Returns the value of a field; None without one. Raises InvalidRequest."""
+    value: Whole | None = getattr(options, name)
+    require(not isinstance(value, float) or value.is_integer(), f"options.{name}", "must be a whole number")
+    return None if value is None else int(value)
+
+
 def sampling_params(options: Options) -> SamplingParams:
     """Raises InvalidRequest."""
+    top_k = _whole(options, "top_k")
     return SamplingParams.chosen(
         temperature=options.temperature,
         top_p=options.top_p,
-        top_k=None if options.top_k is None else max(0, options.top_k),
+        top_k=None if top_k is None else max(0, top_k),
         min_p=options.min_p,
         repetition_penalty=options.repeat_penalty,
         presence_penalty=options.presence_penalty,
         frequency_penalty=options.frequency_penalty,
-        seed=options.seed,
+        seed=_whole(options, "seed"),
     )
 
 
 def stop_rules(options: Options) -> StopRules:
     """Raises InvalidRequest."""
     stop = [options.stop] if isinstance(options.stop, str) else options.stop or []
-    limit = options.num_predict
-    return StopRules(None if limit is None or limit < 0 else limit, stop=tuple(stop), fits_room=True)
+    limit = _whole(options, "num_predict")
+    return StopRules(None if limit is None or limit < 0 else limit, stop=tuple(stop))
 
 
 class CalledFunction(Struct):
     name: str
-    arguments: dict[str, Any] = {}
+    arguments: dict[str, Any] | None = None
 
 
 class CalledTool(Struct):
     function: CalledFunction
-    id: str = ""
+    id: str | None = None
 
 
 class Message(Struct):
-    """A message of the conversation. `tool_name` or `tool_call_id`: of the call that it is the result of."""
+    """A message of the conversation; null and absent mean the same. `tool_name` or `tool_call_id`: of the call that it
+    is the result of."""
 
     role: str
-    content: str = ""
+    content: str | None = None
     thinking: str | None = None
     images: list[str] | None = None
     tool_calls: list[CalledTool] | None = None
@@ -131,7 +144,7 @@ class ToolFunction(Struct):
 
 class Tool(Struct):
     function: ToolFunction
-    type: str = "function"
+    type: str | None = None
 
 
 class AnswerFields(Struct, kw_only=True):
@@ -260,12 +273,12 @@ def _message(message: Message, path: str) -> ChatMessage:
     if role is None:
         raise InvalidRequest(f"{path}.role must be one of {', '.join(_ROLES)}", param=f"{path}.role")
     calls = tuple(
-        ToolCall(call.id, call.function.name, msgspec.json.encode(call.function.arguments).decode())
+        ToolCall(call.id or "", call.function.name, msgspec.json.encode(call.function.arguments or {}).decode())
         for call in message.tool_calls or ()
     )
     return ChatMessage(
         role,
-        message.content,
+        message.content or "",
         message.tool_name,
         message.thinking,
         calls,

@@ -165,7 +165,7 @@ class ChatCompletionRequest(CompletionFields, kw_only=True):
     messages: Annotated[
         list[Message], supported("roles `system`, `developer`, `user`, `assistant`, `tool`; a string or parts")
     ]
-    max_completion_tokens: Annotated[int | None, supported("wins over `max_tokens`")] = None
+    max_completion_tokens: Annotated[int | None, supported("the same; wins over `max_tokens`")] = None
     logprobs: Annotated[bool | None, supported("of all tokens, in whichever part they are")] = None
     top_logprobs: Annotated[int | None, supported("up to 20")] = None
     tools: Annotated[list[Tool] | None, supported("functions, `strict` or not")] = None
@@ -244,7 +244,7 @@ def reasoning_limit(body: ChatCompletionRequest) -> ReasoningLimit | None:
 
 def num_logprobs(body: ChatCompletionRequest) -> int | None:
     """The number of alternatives to report a token; None for no log probabilities. Raises InvalidRequest."""
-    require(body.top_logprobs is None or bool(body.logprobs), "top_logprobs", "needs logprobs to be true")
+    require(not body.top_logprobs or bool(body.logprobs), "top_logprobs", "needs logprobs to be true")
     return (body.top_logprobs or 0) if body.logprobs else None
 
 

@@ -41,7 +41,11 @@ class CompletionFields(GrammarFields, kw_only=True):
         Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None, supported(f"up to {MAX_CHOICES}, over all prompts")
     ] = None
     max_tokens: Annotated[
-        int | None, supported("by default a chat runs to the end of the context, a text completion for 16 tokens")
+        int | None,
+        supported(
+            "an upper bound; with -1 or less room, the context is the bound, as it is of a chat by default; of a text"
+            " completion it is 16 tokens"
+        ),
     ] = None
     prompt_logprobs: Annotated[int | None, supported("of the prompt's tokens; the alternatives to each")] = None
     stop: Annotated[str | list[str] | None, supported("one string or up to 16")] = None

@@ -16,7 +16,13 @@ from domain.request.request import ChatPrompt, GenerationRequest
 from domain.request.sampling import SamplingParams, StopRules
 from interfaces.http.fields.grammar_fields import form_grammar
 from interfaces.http.fields.parameters import ignored, mapped, refuse_unsupported, refused, supported
-from interfaces.http.fields.sampling_fields import new_request, openai_tool_choice, thinking_kwargs, tier_priority
+from interfaces.http.fields.sampling_fields import (
+    length_limit,
+    new_request,
+    openai_tool_choice,
+    thinking_kwargs,
+    tier_priority,
+)
 from interfaces.http.incoming.request_context import RequestContext
 from interfaces.http.responses import stored
 from interfaces.http.responses.conversation import ItemReference, conversation, decoded, kind_of, tools_in
@@ -70,7 +76,7 @@ class ResponsesRequest(Struct, kw_only=True, dict=True):
         int | None, supported("an upper bound; without it, or with less room, the context is the bound")
     ] = None
     temperature: Annotated[float | None, supported("0 to 10, 1 by default")] = None
-    top_p: Annotated[float | None, supported("above 0, at most 1")] = None
+    top_p: Annotated[float | None, supported("0 to 1; 0 is the most likely token")] = None
     reasoning: Annotated[
         Reasoning | None,
         mapped(
@@ -104,7 +110,7 @@ class ResponsesRequest(Struct, kw_only=True, dict=True):
         str | None, mapped("`flex`: others go first; the answer reports the tier it was served in, `flex` or `default`")
     ] = None
     metadata: Annotated[dict[str, str] | None, supported("repeated in the answer; it stays out of the prompt")] = None
-    seed: Annotated[int | None, supported("Cairn's own: the randomness of the answer")] = None
+    seed: Annotated[int | None, supported("Cairn's own: the randomness of the answer; -1 is random")] = None
     cache_salt: Annotated[str | None, supported("Cairn's own: prefixes are shared only between equal salts")] = None
     speculation: Annotated[bool | None, supported("Cairn's own: false drafts no tokens; the answer is the same")] = None
     previous_response_id: Annotated[
@@ -163,7 +169,7 @@ class ResponsesRequest(Struct, kw_only=True, dict=True):
                 seed=self.seed,
                 num_logprobs=(self.top_logprobs or 0) if self.shows_logprobs else self.top_logprobs,
             ),
-            stop=StopRules(self.max_output_tokens, fits_room=True),
+            stop=StopRules(length_limit(self.max_output_tokens)),
             cache_salt=context.salt(self.cache_salt),
             keeps_text=self.store is not False,
             grammar=form_grammar(self.format, FORMAT),

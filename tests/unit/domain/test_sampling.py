@@ -14,7 +14,7 @@ REFUSED: list[tuple[str, dict[str, object]]] = [
     ("temperature", {"temperature": -0.1}),
     ("temperature", {"temperature": float("nan")}),
     ("temperature", {"temperature": 10.5}),
-    ("top_p", {"top_p": 0.0}),
+    ("top_p", {"top_p": -0.1}),
     ("top_p", {"top_p": 1.1}),
     ("top_k", {"top_k": -1}),
     ("top_k", {"top_k": 2**31}),
@@ -53,6 +53,17 @@ def test_stop_rules_out_of_range_name_their_field(param: str, values: dict[str, 
     assert refused.value.param == param
 
 
+def test_no_mass_is_the_likeliest_token() -> None:
+    """A filter on nothing keeps one token; drawing it takes no sort."""
+    assert SamplingParams(top_p=0.0).is_greedy
+    assert not SamplingParams(top_p=0.01).is_greedy
+
+
+def test_a_seed_of_minus_one_is_a_random_one() -> None:
+    assert SamplingParams.chosen(seed=-1).seed is None
+    assert SamplingParams.chosen(seed=-2).seed == -2
+
+
 def test_bias_outside_the_vocabulary_is_refused_before_it_reaches_the_model() -> None:
     with pytest.raises(InvalidRequest, match="key 50000000") as refused:
         SamplingParams(logit_bias=((50_000_000, 5.0),)).check_vocabulary(4096)
@@ -80,7 +91,7 @@ def test_without_defaults_nothing_changes() -> None:
     assert SamplingDefaults(temperature=0.2).apply(SamplingParams()) == SamplingParams(), "nobody left it open"
 
 
-@pytest.mark.parametrize("values", [{"temperature": 11}, {"top_p": 0}, {"min_p": 2}, {"presence_penalty": -3}])
+@pytest.mark.parametrize("values", [{"temperature": 11}, {"top_p": 2}, {"min_p": 2}, {"presence_penalty": -3}])
 def test_defaults_are_checked(values: Any) -> None:
     with pytest.raises(InvalidRequest, match=next(iter(values))):
         SamplingDefaults(**values)
@@ -91,7 +102,7 @@ def test_defaults_are_checked(values: Any) -> None:
     [
         ({"temperature": 0.6, "top_k": 20, "do_sample": True}, SamplingDefaults(temperature=0.6, top_k=20)),
         ({"temperature": 0.6, "do_sample": False}, SamplingDefaults()),
-        ({"top_p": 0, "min_p": None, "top_k": 1.5, "temperature": True}, SamplingDefaults()),
+        ({"top_p": 2, "min_p": None, "top_k": 1.5, "temperature": True}, SamplingDefaults()),
         ({"repetition_penalty": 1.05, "top_p": "0.9"}, SamplingDefaults(repetition_penalty=1.05)),
         (f'{{"temperature": 1{"0" * 400}, "min_p": NaN, "top_k": 20}}', SamplingDefaults(top_k=20)),
         ([1], SamplingDefaults()),

@@ -2,8 +2,8 @@
 
     must fit beside                              otherwise
     its own model and pinned ones                it can never be computed: 400 with the numbers
-    all models in use                            memory is short at present: an answer of open length is shortened,
-                                                 any other request gets 503, which clients repeat
+    all models in use                            memory is short at present: the answer is shortened, and without
+                                                 room for the shortest one it is 503, which clients repeat
     idle models as well                          idle models are unloaded first
 
 What the process holds itself counts in each row, because no end of a request gives it back. A request that fits, but
@@ -23,7 +23,6 @@ from domain.memory.shape import ImageSizes
 from domain.models.model_card import ModelDescription
 from domain.prefix.prompt_content import AHEAD_CHUNKS, EncodedPrompt
 from domain.request.request import GenerationRequest
-from domain.request.sampling import StopRules
 
 
 class MemoryCheck:
@@ -36,8 +35,8 @@ class MemoryCheck:
     async def answer_length(
         self, request: GenerationRequest, prompt: EncodedPrompt, model: ModelDescription, max_new: int
     ) -> int:
-        """Returns the most tokens that the answer may have: `max_new`, or fewer where the client set no length. Unloads
-        idle models to make room. The caller holds a lease on the model.
+        """Returns the most tokens that the answer may have: at most `max_new`, at least `min_tokens`. Unloads idle
+        models to make room. The caller holds a lease on the model.
 
         Raises PrefillMemoryExceeded for a request that can never fit, and MemoryBusy for one that does not fit at
         present. Reused tokens count like all others: they occupy memory as well."""
@@ -54,7 +53,7 @@ class MemoryCheck:
             is_scored=request.num_prompt_logprobs is not None,
             images=images,
         )
-        least = _least(request.stop, max_new)
+        least = min(max(request.stop.min_tokens, 1), max_new)
         pinned_bytes, used_bytes = (
             self._pool.fixed_bytes(model.id, with_leased=with_leased) + ledger.other_bytes
             for with_leased in (False, True)
@@ -63,18 +62,12 @@ class MemoryCheck:
         most = max_new if now.fits(load) else now.most_new(load)
         if most < least:
             ever = replace(now, fixed_bytes=pinned_bytes)
-            if refusal := ever.refusal(replace(load, num_new=least), max(request.stop.min_tokens, 1)):
+            if refusal := ever.refusal(replace(load, num_new=least)):
                 raise _never(request, refusal, model)
             raise _not_now(request, now, load, least)
         needed_bytes = now.needed_bytes(replace(load, num_new=most))
         await self._pool.make_room(limits.hard_bytes - ledger.other_bytes - needed_bytes)
         return most
-
-
-def _least(rules: StopRules, max_new: int) -> int:
-    """The shortest answer that satisfies the client's request."""
-    is_free = rules.max_tokens is None or rules.fits_room
-    return min(max(rules.min_tokens, 1), max_new) if is_free else max_new
 
 
 def _not_now(request: GenerationRequest, now: Preflight, load: Load, least: int) -> MemoryBusy:
@@ -88,19 +81,16 @@ def _not_now(request: GenerationRequest, now: Preflight, load: Load, least: int)
 
 
 def _never(request: GenerationRequest, refusal: Refusal, model: ModelDescription) -> PrefillMemoryExceeded:
-    load, most_new = refusal.load, refusal.most_new
-    field = prompt_field(request.prompt)
+    load, field = refusal.load, prompt_field(request.prompt)
     answers = f"{load.num_choices} answers" if load.num_choices > 1 else "an answer"
-    instead = f", or this one with {answers} of {most_new}" if most_new else ""
     return PrefillMemoryExceeded(
         f"{field} has {_tokens(load)};"
         f"{f' with {answers} of {load.num_new}' if load.num_new else ''} they need about"
         f" {format_bytes(refusal.needed_bytes)} of memory in {model.id}, and {format_bytes(refusal.available_bytes)} of"
-        f" {format_bytes(refusal.limit_bytes)} are available: a prompt of {refusal.most_prompt} tokens fits{instead}",
-        param="max_tokens" if most_new else field,
+        f" {format_bytes(refusal.limit_bytes)} are available: a prompt of {refusal.most_prompt} tokens fits",
+        param=field,
         num_prompt=load.num_prompt,
-        num_wanted=load.num_new if most_new else 0,
-        context_length=load.num_prompt + most_new if most_new else refusal.most_prompt + load.num_new,
+        context_length=refusal.most_prompt + load.num_new,
         estimated_bytes=refusal.needed_bytes,
         available_bytes=refusal.available_bytes,
         limit_bytes=refusal.limit_bytes,

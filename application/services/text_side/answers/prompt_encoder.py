@@ -188,17 +188,12 @@ def prompt_field(prompt: Prompt) -> str:
 
 
 def _completion_length(rules: StopRules, num_prompt: int, room: int, model: ModelDescription) -> int:
-    max_tokens = rules.max_tokens or 0
-    if rules.fits_room:
-        max_tokens = min(max_tokens, room)
-    for name, wanted in (("max_tokens", max_tokens), ("min_tokens", rules.min_tokens)):
-        if wanted > room:
-            raise ContextOverflow(
-                f"{name} is {wanted}, but after {num_prompt} prompt tokens the context of {model.id}"
-                f" ({model.context_length}) has room for {room}",
-                param=name,
-                num_prompt=num_prompt,
-                num_wanted=wanted,
-                context_length=model.context_length,
-            )
-    return room if rules.max_tokens is None else max_tokens
+    if rules.min_tokens > room:
+        raise ContextOverflow(
+            f"min_tokens is {rules.min_tokens}, but after {num_prompt} prompt tokens the context of {model.id}"
+            f" ({model.context_length}) has room for {room}",
+            param="min_tokens",
+            num_prompt=num_prompt,
+            context_length=model.context_length,
+        )
+    return room if rules.max_tokens is None else min(rules.max_tokens, room)

@@ -157,7 +157,7 @@ class TestAtOnce:
             assert b"compute_failed" in ask(service, max_tokens=9, stream=True).content
             is_failing = False
             assert ask(service, model="none-such").status_code == 404
-            assert ask(service, max_tokens=99_999_999).status_code == 400
+            assert ask(service, min_tokens=99_999_999, max_tokens=99_999_999).status_code == 400
             assert ask(service, prompt="x" * 99_999).status_code == 400
             assert ask(service, max_tokens=2).status_code == 200
 

@@ -122,7 +122,7 @@ class TestModels:
         assert response.status_code == 403
         error = response.json()["error"]
         assert (error["code"], error["param"]) == ("not_allowed", "model")
-        assert error["message"] == f"the key 'bob' may not use the model '{DEFAULT_MODEL if model is None else model}'"
+        assert error["message"] == f"the key 'bob' may not use the model '{model or DEFAULT_MODEL}'"
         assert service.events.of("HttpRefused")[-1].reason == "not_allowed"
 
     @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from domain.request.sampling import StopRules
 from tests.support.engines.toy_prompts import Parts, prompt_of
 
 MODEL = FakeModel(ModelSource(ModelId("toy"), "nowhere"), FakeOptions(images=ToyImages(), weight_bytes=0)).description
-REQUEST = GenerationRequest(RequestId("r"), MODEL.id, TextPrompt("x"), stop=StopRules(4))
+REQUEST = GenerationRequest(RequestId("r"), MODEL.id, TextPrompt("x"), stop=StopRules(4, min_tokens=4))
 CHUNK = 32
 
 
@@ -83,7 +83,7 @@ def test_a_refusal_names_the_tokens_of_the_largest_image() -> None:
     with pytest.raises(PrefillMemoryExceeded) as refused:
         check(parts, 4_000)
     assert refused.value.message.startswith(
-        "prompt has 171 tokens, 156 of them in the largest image; with an answer of 1 they need about "
+        "prompt has 171 tokens, 156 of them in the largest image; with an answer of 4 they need about "
     )
     assert refused.value.estimated_bytes == needed(parts)
     with pytest.raises(MemoryBusy, match="prompt has 171 tokens, 156 of them in the largest image; with an answer"):

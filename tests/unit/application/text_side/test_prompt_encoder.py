@@ -15,7 +15,7 @@ from adapters.web.image_fetcher import ImageFetcher
 from application.ports.tokenizer import EncodedPrompt
 from application.ports.vision import ImageRows
 from application.services.lane import OWNER
-from application.services.text_side.answers.prompt_encoder import HUGE_CHARS, LONG_CHARS, PromptEncoder
+from application.services.text_side.answers.prompt_encoder import HUGE_CHARS, LONG_CHARS, PromptEncoder, check_fit
 from application.services.text_side.answers.prompt_images import PromptImages
 from application.services.text_side.models.model_finder import ServedModel
 from domain.errors import ContextOverflow
@@ -24,6 +24,7 @@ from domain.ids import ModelId, RequestId
 from domain.models.model_card import ModelSource
 from domain.request.chat import ChatMessage, Role, ToolCall, ToolSpec
 from domain.request.request import ChatPrompt, GenerationRequest, Prompt, TextPrompt, TokenPrompt
+from domain.request.sampling import StopRules
 from tests.support.patience import PATIENCE_S
 
 _HI = ChatMessage(Role.USER, "hi")
@@ -191,6 +192,18 @@ def test_what_leaves_no_room_for_an_answer_is_refused_with_its_field(prompt: Pro
     with pytest.raises(ContextOverflow, match=f"{field} has .*100") as refused:
         asyncio.run(run())
     assert refused.value.param == field
+
+
+def test_an_answer_is_cut_to_the_room_that_its_prompt_leaves() -> None:
+    """Clients send fixed lengths, whatever they need."""
+    prompt, tokenizer = EncodedPrompt.of_text(range(90)), FakeTokenizer()
+    model = _model(tokenizer, 100).description
+    for wanted, length in ((None, 10), (32_000, 10), (10, 10), (9, 9), (0, 0)):
+        request = replace(_request(SHORT), stop=StopRules(wanted), num_prompt_logprobs=0)
+        assert check_fit(request, prompt, tokenizer, model) == length
+    with pytest.raises(ContextOverflow, match="min_tokens is 11") as refused:
+        check_fit(replace(_request(SHORT), stop=StopRules(min_tokens=11)), prompt, tokenizer, model)
+    assert refused.value.param == "min_tokens"
 
 
 def test_a_prediction_is_encoded_where_it_is_drafted_from() -> None:

@@ -66,22 +66,18 @@ loads = st.one_of(
 
 
 def test_what_is_refused_says_what_would_fit():
-    refusal = preflight().refusal(Load(700, 400, 10), shortest=1)
+    refusal = preflight().refusal(Load(700, 400, 10))
     assert refusal is not None
     assert (refusal.needed_bytes, refusal.available_bytes, refusal.limit_bytes) == (11_000, 10_000, 11_000)
-    assert (refusal.most_prompt, refusal.most_new) == (600, 300)
-
-
-def test_a_prompt_too_long_for_any_answer_is_refused_with_the_shortest_one():
-    refusal = preflight().refusal(Load(1_200, 500, 10), shortest=20)
-    assert refusal is not None
-    assert (refusal.load.num_new, refusal.most_new, refusal.most_prompt) == (20, 0, 980)
+    assert refusal.most_prompt == 600
+    assert preflight().most_new(Load(700, 400, 10)) == 300
+    assert preflight().most_new(Load(1_001, 400, 10)) == -1
 
 
 def test_a_model_that_leaves_no_room_at_all():
-    refusal = preflight(room_bytes=-500).refusal(Load(1, 1), shortest=1)
+    refusal = preflight(room_bytes=-500).refusal(Load(1, 1))
     assert refusal is not None
-    assert (refusal.available_bytes, refusal.most_prompt, refusal.most_new) == (0, 0, 0)
+    assert (refusal.available_bytes, refusal.most_prompt) == (0, 0)
 
 
 def test_every_choice_counts():
@@ -100,26 +96,22 @@ def test_a_scored_prompt_has_logits_for_every_token():
     assert wide.needed_bytes(scored) - wide.needed_bytes(plain) == 600 * 100
 
 
-@given(shapes, loads, st.integers(0, 200_000), st.integers(1, 50))
-def test_what_a_refusal_offers_fits_and_one_more_does_not(
-    shape: MemoryShape, load: Load, room_bytes: int, shortest: int
-):
+@given(shapes, loads, st.integers(0, 200_000))
+def test_what_a_refusal_offers_fits_and_one_more_does_not(shape: MemoryShape, load: Load, room_bytes: int):
     flight = preflight(shape, room_bytes)
-    refusal = flight.refusal(load, shortest)
+    refusal = flight.refusal(load)
     assert (refusal is None) == flight.fits(load)
     if refusal is None:
         return
-    told = refusal.load
-    assert not flight.fits(told)
     assert refusal.needed_bytes > room_bytes
-    assert refusal.most_prompt < told.num_prompt
+    assert refusal.most_prompt < load.num_prompt
     if refusal.most_prompt:
-        assert flight.fits(replace(told, num_prompt=refusal.most_prompt))
-    assert not flight.fits(replace(told, num_prompt=refusal.most_prompt + 1))
-    if refusal.most_new:
-        assert shortest <= refusal.most_new < told.num_new
-        assert flight.fits(replace(told, num_new=refusal.most_new))
-        assert not flight.fits(replace(told, num_new=refusal.most_new + 1))
+        assert flight.fits(replace(load, num_prompt=refusal.most_prompt))
+    assert not flight.fits(replace(load, num_prompt=refusal.most_prompt + 1))
+    most_new = flight.most_new(load)
+    if most_new >= 0:
+        assert flight.fits(replace(load, num_new=most_new))
+    assert not flight.fits(replace(load, num_new=most_new + 1))
 
 
 @given(shapes, st.integers(1, 30_000), st.integers(1, 3_000), st.data())

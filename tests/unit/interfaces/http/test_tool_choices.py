@@ -145,8 +145,8 @@ def test_empty_fields_ask_for_no_form() -> None:
 
 def test_a_renamed_error_keeps_its_numbers() -> None:
     with pytest.raises(ContextOverflow) as error, renamed({"max_tokens": "max_output_tokens"}):
-        raise ContextOverflow("max_tokens is 9", param="max_tokens", num_prompt=5, num_wanted=9, context_length=10)
+        raise ContextOverflow("max_tokens is 9", param="max_tokens", num_prompt=5, context_length=10)
     told = error.value
     assert (told.message, told.param) == ("max_output_tokens is 9", "max_output_tokens")
     assert str(told) == told.message
-    assert (told.num_prompt, told.num_wanted, told.context_length) == (5, 9, 10)
+    assert (told.num_prompt, told.context_length) == (5, 10)
