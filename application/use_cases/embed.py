@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 
+from application.ports.clock import Clock
 from application.ports.engine import Engine, Submission
 from application.services.text_side.answers.answer import Answer, failure
 from application.services.text_side.answers.choice import Choice, PlainParser
@@ -30,17 +31,23 @@ MAX_OPEN = 4
 class PooledTexts:
     """The values of a request's texts, in order. Each is a row of little-endian float32 numbers: a vector, or one
     score. `num_tokens`: of all texts; `num_cached`: those of them that were not computed for it, because they were
-    kept, or are the beginning or the whole of another of its texts."""
+    kept, or are the beginning or the whole of another of its texts. Monotonic times: `submitted_ns` when the texts were
+    ready for the model, `ended_ns`."""
 
     values: tuple[bytes, ...]
     num_tokens: int
     num_cached: int
+    submitted_ns: int = 0
+    ended_ns: int = 0
 
 
 class Embed:
     """Event loop only."""
 
-    def __init__(self, *, pool: ModelPool, engine: Engine, requests: OpenRequests, encoder: PromptEncoder) -> None:
+    def __init__(
+        self, *, pool: ModelPool, engine: Engine, requests: OpenRequests, encoder: PromptEncoder, clock: Clock
+    ) -> None:
+        self._clock = clock
         self._pool = pool
         self._engine = engine
         self._requests = requests
@@ -63,6 +70,7 @@ class Embed:
                 two = replace(request, num_choices=2)
                 await self._memory.answer_length(two, largest, answer.model.description, 0)
                 self._submit(request, pooling, groups, answer)
+            submitted_ns = self._clock.now_ns()
             for _ in groups[1:MAX_OPEN]:
                 self._submit(request, pooling, groups, answer)
             values, places, num_computed = dict[int, bytes](), [iter(group.places) for group in groups], 0
@@ -77,7 +85,8 @@ class Embed:
                     if answer.num_choices < len(groups):
                         self._submit(request, pooling, groups, answer)
         ordered = tuple(values[place] for place in range(len(prompt.texts)))
-        return PooledTexts(ordered, num_tokens, max(0, num_tokens - num_computed))
+        num_cached = max(0, num_tokens - num_computed)
+        return PooledTexts(ordered, num_tokens, num_cached, submitted_ns, self._clock.now_ns())
 
     def _submit(
         self, request: GenerationRequest, pooling: Pooling, groups: Sequence[TextGroup], answer: Answer

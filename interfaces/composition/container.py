@@ -138,7 +138,7 @@ class Container(TokenSide):
         calls=calls,
         content=telemetry.provided.content,
     )
-    embed = providers.Singleton(Embed, pool=pool, engine=engine, requests=requests, encoder=encoder)
+    embed = providers.Singleton(Embed, pool=pool, engine=engine, requests=requests, encoder=encoder, clock=clock)
     served_models = providers.Singleton(
         Models,
         pool,

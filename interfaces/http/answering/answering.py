@@ -89,6 +89,8 @@ def operation_route(operation: Operation[BodyT], error_type: type[Struct], keepa
 
     async def answer(body: BodyT, context: RequestContext) -> Response[Any]:
         with renamed(body.wire_names()):
+            if operation.instead is not None and (whole := await operation.instead(body, context)) is not None:
+                return Response(whole)
             if operation.resolved is not None:
                 body = await operation.resolved(body, context)
             named = await context.run(body.requests, context)

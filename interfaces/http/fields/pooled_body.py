@@ -42,6 +42,10 @@ class PooledBody(Struct, kw_only=True):
         """Returns the whole answer, in any thread. `request`: with the model as the client named it."""
         raise NotImplementedError
 
+    async def instead(self, context: RequestContext) -> Struct | None:
+        """Returns the answer to a body without texts where its dialect has one; None for any other body."""
+        return None
+
     def request(self, context: RequestContext) -> GenerationRequest:
         """Returns the request; what is computed for it is kept in memory only. Raises InvalidRequest."""
         priority = tier_priority(self.service_tier)
@@ -62,7 +66,9 @@ def _route(path: str, operation_id: str, body_type: type[PooledBody], error_type
     """The handler of a route for vectors or scores. Answers are encoded in a worker thread, a text at a time: 2,048
     vectors of 1,024 numbers are 40 MB of JSON."""
 
-    async def answer(body: PooledBody, context: RequestContext) -> Response[bytes]:
+    async def answer(body: PooledBody, context: RequestContext) -> Response[Any]:
+        if (whole := await body.instead(context)) is not None:
+            return Response(whole)
         named = await context.run(body.request, context)
         (request,) = await context.admit([replace(named, operation=operation_id)])
         pooled = await context.services.embed.pooled(request)

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
+from application.ports.clock import Clock
 from application.services.text_side.answers.answer import Progress
 from domain.errors import DomainError, PrefillMemoryExceeded
 from domain.half_pairs import without_halves
@@ -214,8 +215,11 @@ class OllamaAnswer:
         return self._shape(piece, fields)
 
     def _fields(self, **fields: Any) -> dict[str, Any]:
-        at = datetime.fromtimestamp(self._clock.unix_ns() / 1e9, UTC)
-        return {"model": self._model, "created_at": f"{at:%Y-%m-%dT%H:%M:%S.%f}Z", **fields}
+        return {"model": self._model, "created_at": created_at(self._clock), **fields}
+
+
+def created_at(clock: Clock) -> str:
+    return f"{datetime.fromtimestamp(clock.unix_ns() / 1e9, UTC):%Y-%m-%dT%H:%M:%S.%f}Z"
 
 
 def _encoded(body: Struct) -> bytes:

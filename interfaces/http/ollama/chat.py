@@ -11,7 +11,6 @@ import msgspec
 from msgspec import Struct
 
 from domain.errors import InvalidRequest, require
-from domain.ids import ModelId
 from domain.request.chat import ChatMessage, Json, Role, ToolCall, ToolSpec
 from domain.request.grammar import Grammar, json_object_grammar, json_schema_grammar
 from domain.request.media import Image
@@ -28,10 +27,13 @@ from interfaces.http.ollama.answer import (
     ChatAnswer,
     GenerateAnswer,
     OllamaAnswer,
+    Piece,
     Shape,
     chat_answer,
+    created_at,
     generate_answer,
 )
+from interfaces.http.ollama.loading import KeepAlive, loaded_or_unloaded, model_id
 
 _LOADING = "the server loads models its own way"
 
@@ -162,7 +164,7 @@ class AnswerFields(Struct, kw_only=True):
         bool | str | None,
         mapped("true, false, `low`, `medium` or `high`, if the model's template knows it"),
     ] = None
-    keep_alive: Annotated[Any, ignored("models stay loaded until another needs the room")] = None
+    keep_alive: KeepAlive = None
     logprobs: Annotated[bool | None, refused("request log probabilities at `/v1/chat/completions`", False)] = None
     top_logprobs: Annotated[int | None, refused("request log probabilities at `/v1/chat/completions`", 0)] = None
     truncate: Annotated[Any, ignored("what does not fit is refused")] = None
@@ -182,12 +184,17 @@ class ChatRequest(AnswerFields, kw_only=True):
     """The body of POST /api/chat."""
 
     messages: Annotated[
-        list[Message],
+        list[Message] | None,
         supported(
-            "roles `system`, `user`, `assistant` and `tool` anywhere, in place; `images` in base64, before the text"
+            "roles `system`, `user`, `assistant` and `tool` anywhere, in place; `images` in base64, before the text;"
+            " none load the model"
         ),
-    ]
+    ] = None
     tools: Annotated[list[Tool] | None, supported("functions")] = None
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.messages
 
     def wire_names(self) -> Mapping[str, str]:
         return WIRE_NAMES
@@ -199,13 +206,17 @@ class ChatRequest(AnswerFields, kw_only=True):
 class GenerateRequest(AnswerFields, kw_only=True):
     """The body of POST /api/generate."""
 
-    prompt: Annotated[str | None, supported("a user's message, unless `raw`")] = None
+    prompt: Annotated[str | None, supported("a user's message, unless `raw`; none loads the model")] = None
     system: Annotated[str | None, supported("a system message before it; not with `raw`")] = None
     raw: Annotated[bool | None, supported("the model gets the prompt without its template")] = None
     suffix: Annotated[str | None, refused("infilling is not implemented", "")] = None
     template: Annotated[str | None, refused("the model's own template is used", "")] = None
     context: Annotated[list[int] | None, refused("send conversations to `/api/chat`", [])] = None
     images: Annotated[list[str] | None, supported("in base64, before the prompt; not with `raw`")] = None
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.prompt and not self.images
 
     def wire_names(self) -> Mapping[str, str]:
         return {**WIRE_NAMES, "messages": "prompt"}
@@ -215,7 +226,6 @@ class GenerateRequest(AnswerFields, kw_only=True):
 
 
 _ROLES = {role.value: role for role in Role}
-_LATEST = ":latest"
 
 
 def _request(body: AnswerFields, context: RequestContext, prompt: Prompt) -> GenerationRequest:
@@ -236,13 +246,9 @@ def _request(body: AnswerFields, context: RequestContext, prompt: Prompt) -> Gen
     )
 
 
-def model_id(name: str | None, default: str) -> ModelId:
-    return ModelId((name or default).removesuffix(_LATEST))
-
-
 def chat_prompt(body: ChatRequest) -> ChatPrompt:
     """Raises InvalidRequest, naming `messages[i].field`."""
-    messages = tuple(_message(message, f"messages[{index}]") for index, message in enumerate(body.messages))
+    messages = tuple(_message(message, f"messages[{index}]") for index, message in enumerate(body.messages or ()))
     tools = tuple(
         ToolSpec(
             tool.function.name,
@@ -337,6 +343,13 @@ def _operation(
     def framing(body: BodyT, started: Started) -> OllamaAnswer:
         return OllamaAnswer(body.model, started, shape)
 
+    async def instead(body: BodyT, context: RequestContext) -> AnswerBody | None:
+        if not body.is_empty:
+            return None
+        reason, services = await loaded_or_unloaded(context, body.model, body.keep_alive), context.services
+        fields = {"model": body.model or services.default_model, "created_at": created_at(services.clock)}
+        return shape(Piece(), {**fields, "done": True, "done_reason": reason})
+
     return Operation(
         path=path,
         operation_id=operation_id,
@@ -344,6 +357,7 @@ def _operation(
         answer_type=answer_type,
         answer=lambda body, started, choices: framing(body, started).whole(choices[0]),
         framing=framing,
+        instead=instead,
         stream_type=MEDIA_TYPE,
     )
 

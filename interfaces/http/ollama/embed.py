@@ -11,13 +11,17 @@ from domain.request.request import GenerationRequest
 from interfaces.http.fields.parameters import mapped, supported
 from interfaces.http.fields.pooled_body import Dimensions, PooledBody, as_json
 from interfaces.http.incoming.request_context import RequestContext
-from interfaces.http.ollama.chat import model_id
+from interfaces.http.ollama.loading import KeepAlive, loaded_or_unloaded, model_id
 
 
 class EmbedAnswer(Struct):
+    """The vectors. Durations in nanoseconds: `load_duration` until the texts were ready for the model."""
+
     model: str
     embeddings: list[list[float]]
     prompt_eval_count: int
+    total_duration: int
+    load_duration: int
 
 
 class EmbeddingsAnswer(Struct):
@@ -25,6 +29,13 @@ class EmbeddingsAnswer(Struct):
 
 
 class EmbedFields(PooledBody, kw_only=True):
+    keep_alive: KeepAlive = None
+
+    async def loaded(self, context: RequestContext) -> int:
+        """Loads or unloads the model of a body without texts. Returns the nanoseconds that it took."""
+        await loaded_or_unloaded(context, self.model, self.keep_alive)
+        return context.services.clock.now_ns() - context.arrived_ns
+
     def request(self, context: RequestContext) -> GenerationRequest:
         """Returns the request, for the model without `:latest`."""
         return replace(super().request(context), model=model_id(self.model, context.services.default_model))
@@ -33,7 +44,7 @@ class EmbedFields(PooledBody, kw_only=True):
 class EmbedRequest(EmbedFields, kw_only=True):
     routes = (("/api/embed", "ollamaEmbed"),)
 
-    input: Annotated[str | list[str], supported("a text, or a list of up to 2,048")]
+    input: Annotated[str | list[str], supported("a text, or a list of up to 2,048; none loads the model")]
     truncate: Annotated[
         bool | None, supported("true by default: a text beyond the context is cut at its end, not refused")
     ] = None
@@ -43,17 +54,38 @@ class EmbedRequest(EmbedFields, kw_only=True):
         texts = (self.input,) if isinstance(self.input, str) else tuple(self.input)
         return PooledPrompt(texts, dimensions=self.dimensions, truncates=self.truncate is not False)
 
+    async def instead(self, context: RequestContext) -> EmbedAnswer | None:
+        if self.input:
+            return None
+        took_ns = await self.loaded(context)
+        return EmbedAnswer(self.model or context.services.default_model, [], 0, took_ns, took_ns)
+
     def answer(self, request: GenerationRequest, pooled: PooledTexts) -> EmbedAnswer:
-        return EmbedAnswer(self.model or request.model, list(map(as_json, pooled.values)), pooled.num_tokens)
+        arrived_ns, vectors = request.arrived_ns or 0, list(map(as_json, pooled.values))
+        return EmbedAnswer(
+            self.model or request.model,
+            vectors,
+            pooled.num_tokens,
+            pooled.ended_ns - arrived_ns,
+            pooled.submitted_ns - arrived_ns,
+        )
 
 
 class EmbeddingsRequest(EmbedFields, kw_only=True):
     routes = (("/api/embeddings", "ollamaEmbeddings"),)
 
-    text: Annotated[str, mapped("one text; beyond the context, it is cut at its end")] = field(name="prompt")
+    text: Annotated[str, mapped("one text; beyond the context, it is cut at its end; none loads the model")] = field(
+        name="prompt"
+    )
 
     def prompt(self) -> PooledPrompt:
         return PooledPrompt((self.text,), truncates=True, field="prompt")
+
+    async def instead(self, context: RequestContext) -> EmbeddingsAnswer | None:
+        if self.text:
+            return None
+        await self.loaded(context)
+        return EmbeddingsAnswer([])
 
     def answer(self, request: GenerationRequest, pooled: PooledTexts) -> EmbeddingsAnswer:
         return EmbeddingsAnswer(as_json(pooled.values[0]))

@@ -21,7 +21,7 @@ from interfaces.http.answering.answering import json_route, models_for
 from interfaces.http.answering.documented import errors
 from interfaces.http.incoming.request_context import RequestContext, context_of
 from interfaces.http.ollama.answer import OllamaError
-from interfaces.http.ollama.chat import model_id
+from interfaces.http.ollama.loading import model_id
 from interfaces.http.services import Services
 
 SPOKEN_VERSION = "0.12.6"

@@ -134,6 +134,7 @@ class TestOllama:
         body = post(service, "/api/embed", input=["a", "bb"], model=f"{MODEL}:latest")
         assert body["embeddings"] == values(["a", "bb"])
         assert (body["model"], body["prompt_eval_count"]) == (f"{MODEL}:latest", 3)
+        assert body["total_duration"] >= body["load_duration"] >= 0
         assert post(service, "/api/embed", input="a", dimensions=2)["embeddings"] == values(
             ["a"], Pooling(dimensions=2)
         )
@@ -145,6 +146,16 @@ class TestOllama:
             f"input[0] has at least {len(long)} tokens"
             in refused(service, "/api/embed", input=long, truncate=False).json()["error"]
         )
+
+    @pytest.mark.parametrize("texts", [[], ""])
+    def test_no_texts_have_no_vectors_and_load_the_model(self, texts: object) -> None:
+        with fake_service(by_model={MODEL: OPTIONS}, models=MODELS) as service:
+            body = post(service, "/api/embed", input=texts)
+            assert (body["embeddings"], body["prompt_eval_count"]) == ([], 0)
+            assert body["total_duration"] >= body["load_duration"] >= 0
+            assert [one.description.id for one in service.engine.loaded] == [MODEL]
+            assert post(service, "/api/embeddings", prompt="", keep_alive=0) == {"embedding": []}
+            service.wait_until(lambda: not service.engine.loaded, "the model to be unloaded")
 
     def test_the_older_route(self, service: FakeService) -> None:
         assert post(service, "/api/embeddings", prompt="a") == {"embedding": values(["a"])[0]}

@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from adapters.fake.options import FakeOptions, reply_with
+from domain.client import Client, KeyRing, key_digest
 from tests.support.http.servers.fake_service import DEFAULT_MODEL, FakeService, fake_service
 
 HELLO = {"messages": [{"role": "user", "content": "Hello"}]}
@@ -20,6 +21,7 @@ STATS = {
     "eval_duration",
     "done_reason",
 }
+OTHER = "fake-hybrid"
 TOOL = {"type": "function", "function": {"name": "read", "description": "Reads.", "parameters": {"type": "object"}}}
 
 
@@ -102,8 +104,6 @@ def test_a_conversation_with_calls_is_rendered(service: FakeService) -> None:
 @pytest.mark.parametrize(
     ("path", "body", "field"),
     [
-        ("chat", {}, "messages"),
-        ("chat", {"messages": []}, "messages"),
         ("chat", {"messages": [{"role": "nobody", "content": ""}]}, "messages[0].role"),
         ("chat", {"messages": [{"role": "user", "content": "", "images": ["aGk="]}]}, "messages[0].images"),
         ("chat", {**HELLO, "options": {"mirostat": 1}}, "mirostat"),
@@ -113,7 +113,7 @@ def test_a_conversation_with_calls_is_rendered(service: FakeService) -> None:
         ("chat", {**HELLO, "format": "yaml"}, "format"),
         ("chat", {**HELLO, "format": {"type": "object", "not": {}}}, "format"),
         ("chat", {**HELLO, "logprobs": True}, "logprobs"),
-        ("generate", {}, "prompt"),
+        ("generate", {"images": ["aGk="]}, "prompt"),
         ("generate", {"prompt": "a", "suffix": "b"}, "suffix"),
         ("generate", {"prompt": "a", "images": ["aGk="]}, "images"),
         ("generate", {"prompt": "a", "context": [1]}, "context"),
@@ -132,9 +132,51 @@ def test_what_is_wrong_is_named(service: FakeService, path: str, body: dict[str,
     assert field in response.json()["error"]
 
 
+NOTHING: list[tuple[str, dict[str, Any]]] = [
+    ("chat", {}),
+    ("chat", {"messages": []}),
+    ("chat", {"messages": None, "stream": True}),
+    ("generate", {}),
+    ("generate", {"prompt": "", "stream": False, "keep_alive": "5m"}),
+]
+
+
+@pytest.mark.parametrize(("path", "body"), NOTHING)
+def test_a_body_that_asks_for_nothing_loads_its_model(path: str, body: dict[str, Any]) -> None:
+    with fake_service() as service:
+        response = post(service, path, {"model": f"{OTHER}:latest", **body})
+        assert response.status_code == 200, response.text
+        assert response.headers["content-type"] == "application/json"
+        answer = response.json()
+        assert (answer["model"], answer["done"], answer["done_reason"]) == (f"{OTHER}:latest", True, "load")
+        assert text_of(answer) == ""
+        assert [one["name"] for one in service.client.get("/api/ps").json()["models"]] == [OTHER]
+        assert not service.events.of("RequestQueued")
+
+
+@pytest.mark.parametrize("zero", [0, 0.0, "0", "0s", "0m0s"])
+def test_no_time_to_live_unloads_it(zero: object) -> None:
+    with fake_service() as service:
+        for path, reason in (("generate", "load"), ("chat", "unload"), ("generate", "unload")):
+            keep = {} if reason == "load" else {"keep_alive": zero}
+            assert post(service, path, {"model": OTHER, **keep}).json()["done_reason"] == reason
+        service.wait_until(lambda: not service.engine.loaded, "the model to be unloaded")
+        assert post(service, "generate", {"model": "nobody", "keep_alive": zero}).status_code == 404
+
+
+def test_who_may_not_manage_models_unloads_none() -> None:
+    keys = KeyRing([Client("agent", key_digest(b"k"))])
+    with fake_service(keys=keys) as service:
+        service.client.headers["authorization"] = "Bearer k"
+        assert post(service, "generate", {"model": OTHER}).json()["done_reason"] == "load"
+        refused = post(service, "generate", {"model": OTHER, "keep_alive": 0})
+        assert (refused.status_code, set(refused.json())) == (403, {"error"})
+        assert service.engine.loaded
+
+
 def test_unknown_models_and_routes_are_in_its_own_shape(service: FakeService) -> None:
-    for path in ("chat", "show"):
-        response = post(service, path, {**HELLO, "model": "nobody"})
+    for path, body in (("chat", HELLO), ("show", {}), ("generate", {})):
+        response = post(service, path, {**body, "model": "nobody"})
         assert response.status_code == 404
         assert DEFAULT_MODEL in response.json()["error"]
     response = post(service, "pull", {"model": "x"})

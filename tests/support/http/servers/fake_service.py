@@ -277,7 +277,7 @@ def fake_service(
     services = Services(
         DEFAULT_MODEL,
         generate,
-        Embed(pool=pool, engine=memory, requests=requests, encoder=encoder),
+        Embed(pool=pool, engine=memory, requests=requests, encoder=encoder, clock=clock),
         Models(pool, repository, settings.model_of, DEFAULT_MODEL),
         CheckHealth(engine=loop, requests=requests, pool=pool, clock=clock, stuck_after_s=60),
         CachedPrompts(

@@ -7,11 +7,15 @@ from typing import Any
 import msgspec
 import pytest
 
+from application.use_cases.embed import PooledTexts
+from domain.ids import ModelId, RequestId
 from domain.request.chat import Role
-from domain.request.request import ChatPrompt
+from domain.request.pooling import PooledPrompt
+from domain.request.request import ChatPrompt, GenerationRequest
 from domain.request.stream import ToolCallDelta
 from interfaces.http.ollama.answer import Piece, Shape, chat_answer, generate_answer
 from interfaces.http.ollama.chat import ChatRequest, chat_prompt
+from interfaces.http.ollama.embed import EmbedRequest
 from tests.support.http.golden import SCENARIOS, collected, framings, ollama_answer, transcript
 
 WHOLE = [name for name, steps in SCENARIOS.items() if collected(steps) is not None]
@@ -67,6 +71,12 @@ def test_a_call_with_half_a_character_is_a_call() -> None:
     piece = Piece()
     piece.add(ToolCallDelta(0, "c", "read", r'{"path": "a\ud83d"}'))
     assert [call.function.arguments for call in piece.calls] == [{"path": "a�"}]
+
+
+def test_durations_of_vectors_count_from_the_arrival() -> None:
+    request = GenerationRequest(RequestId("r"), ModelId("m"), PooledPrompt(("x",)), arrived_ns=5)
+    answer = EmbedRequest(input="x").answer(request, PooledTexts((), 1, 0, submitted_ns=25, ended_ns=105))
+    assert (answer.load_duration, answer.total_duration) == (20, 100)
 
 
 def test_calls_and_their_results_are_matched_in_order() -> None:
