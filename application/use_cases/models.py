@@ -50,11 +50,11 @@ class Models:
         return self._pool.room
 
     async def all(self) -> list[ModelEntry]:
-        """Returns all models, ordered by id."""
+        """Returns all models, the default one first, the others ordered by id."""
         loaded = {served.source.id: served for served in self._pool.loaded()}
         sources = {source.id: source for source in await self._pool.workers.run(self._repository.list)}
         sources.update({id: served.source for id, served in loaded.items()})
-        return [self._entry(sources[id], loaded.get(id)) for id in sorted(sources)]
+        return [self._entry(sources[id], loaded.get(id)) for id in sorted(sources, key=self._place)]
 
     async def one(self, id: ModelId) -> ModelEntry | None:
         return next((entry for entry in await self.all() if entry.source.id == id), None)
@@ -95,6 +95,9 @@ class Models:
             raise ModelNotFound(f"no model '{printable(id)}' here", param="model")
         self._pool.unpin(id)
         return self._pool.status(id)
+
+    def _place(self, id: ModelId) -> tuple[bool, str]:
+        return id != self._default, id
 
     def _entry(self, source: ModelSource, served: ServedModel | None) -> ModelEntry:
         status = self._pool.status(source.id)

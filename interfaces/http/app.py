@@ -27,6 +27,7 @@ from interfaces.http.dialects import DIALECTS
 from interfaces.http.errors import problem_of
 from interfaces.http.fields.prompt_body import PromptBodies
 from interfaces.http.front.guard import Refusals, RequestGuard
+from interfaces.http.front.unprefixed import Unprefixed
 from interfaces.http.incoming.request_context import (
     Authentication,
     BodiesFull,
@@ -107,7 +108,7 @@ def create_app(
         logging_config=None,
         state=State({"refusals": refusals, "bodies": bodies}),  # for HttpServer, whose connections refuse too
     )
-    app.asgi_handler = RequestGuard(app.asgi_handler, settings, refusals)
+    app.asgi_handler = Unprefixed(RequestGuard(app.asgi_handler, settings, refusals))
     return app
 
 

@@ -181,9 +181,9 @@ class Dialects:
 
     def of(self, path: str) -> Dialect:
         """The dialect that owns this path."""
-        owner = (dialect for dialect in self._dialects if any(_is_below(path, own) for own in dialect.paths))
+        owner = (dialect for dialect in self._dialects if any(is_below(path, own) for own in dialect.paths))
         return next(owner, self._dialects[0])
 
 
-def _is_below(path: str, own: str) -> bool:
+def is_below(path: str, own: str) -> bool:
     return path == own or path.startswith(f"{own}/")

@@ -1,5 +1,7 @@
-"""GET /v1/models and GET /v1/models/{id}: everything that can be served, loaded or not."""
+"""GET /v1/models and GET /v1/models/{id}: everything that can be served, loaded or not. In Anthropic's form for clients
+that send its header."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 from litestar import get
@@ -73,21 +75,55 @@ class ModelListBody(Struct, tag_field="object", tag="list"):
     data: list[ModelBody] = field(default_factory=list[ModelBody])
 
 
+class AnthropicModel(Struct, tag_field="type", tag="model"):
+    """A model in Anthropic's form. `max_input_tokens`: the context, null until the model is loaded."""
+
+    id: str
+    display_name: str
+    created_at: str
+    max_input_tokens: int | None
+    lifecycle: str = "active"
+
+
+class AnthropicModelList(Struct):
+    """All models on one page, whatever its requested size."""
+
+    data: list[AnthropicModel]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool = False
+
+
 def model_routes(services: Services) -> list[HTTPRouteHandler]:
     @get("/v1/models", operation_id="listModels", responses=errors(401))
-    async def list_models(request: Request[Any, Any, Any]) -> ModelListBody:
-        return ModelListBody([_body(entry) for entry in await models_for(context_of(request.scope))])
+    async def list_models(request: Request[Any, Any, Any]) -> ModelListBody | AnthropicModelList:
+        entries = await models_for(context_of(request.scope))
+        if not _is_of_anthropic(request):
+            return ModelListBody([_body(entry) for entry in entries])
+        data = [_anthropic_body(entry) for entry in entries]
+        first, last = (data[0].id, data[-1].id) if data else (None, None)
+        return AnthropicModelList(data, first, last)
 
     @get("/v1/models/{model_id:path}", operation_id="retrieveModel", responses=errors(401, 404))
-    async def retrieve_model(model_id: str, request: Request[Any, Any, Any]) -> ModelBody:
+    async def retrieve_model(model_id: str, request: Request[Any, Any, Any]) -> ModelBody | AnthropicModel:
         id, context = ModelId(model_id.removeprefix("/")), context_of(request.scope)
         context.client.check_model(id)
         entry = await services.models.one(id)
         if entry is None:
             raise await listing_models(context, ModelNotFound(f"no model named '{printable(id)}' is here"))
-        return _body(entry)
+        return _anthropic_body(entry) if _is_of_anthropic(request) else _body(entry)
 
     return [list_models, retrieve_model]
+
+
+def _is_of_anthropic(request: Request[Any, Any, Any]) -> bool:
+    return "anthropic-version" in request.headers
+
+
+def _anthropic_body(entry: ModelEntry) -> AnthropicModel:
+    id, created = entry.source.id, datetime.fromtimestamp(entry.source.created_s, UTC)
+    context_length = None if entry.description is None else entry.description.context_length
+    return AnthropicModel(id, id, f"{created:%Y-%m-%dT%H:%M:%SZ}", context_length)
 
 
 def _body(entry: ModelEntry) -> ModelBody:

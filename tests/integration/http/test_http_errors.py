@@ -7,13 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from anthropic.types import ModelInfo
 
 from adapters.fake.engine import FakeModels
 from adapters.fake.options import FakeOptions, reply_with
 from adapters.fake.tokenizer import FakeTokenizer, FakeTokenizers
 from domain.errors import ComputeFailed
 from domain.ids import SequenceId
-from domain.models.capability import ModelUse
+from domain.models.capability import Capability, ModelUse
 from tests.support.http.clients import RawClient, chat_text, events
 from tests.support.http.servers.fake_service import FakeService, fake_service
 
@@ -194,6 +195,63 @@ def test_models_by_id_slashes_included() -> None:
         error = error_of(service.client.get("/v1/models/org/other"), 404)
         assert error["code"] == "model_not_found"
         assert "org/name" in error["message"]
+
+
+def test_the_model_of_the_server_comes_first_in_every_list() -> None:
+    with fake_service(models=FakeModels(["a", "fake-attention", "z"])) as service:
+        lists = {
+            "/v1/models": ("data", "id"),
+            "/api/tags": ("models", "name"),
+            "/models": ("data", "standing"),
+        }
+        for path, (of, name) in lists.items():
+            found = [one[name] for one in service.client.get(path).json()[of]]
+            ids = [one if isinstance(one, str) else one["id"] for one in found]
+            assert ids == ["fake-attention", "a", "z"], path
+        error = error_of(service.client.post(CHAT, json={"messages": HELLO, "model": "b"}), 404)
+        assert "served here: fake-attention, a, z" in error["message"]
+
+
+def test_models_in_the_form_of_anthropic() -> None:
+    """Claude Code's picker reads no other."""
+    with fake_service(models=FakeModels(["a", "fake-attention"])) as service:
+        headers = {"anthropic-version": "2023-06-01"}
+        service.client.post(CHAT, json={"messages": HELLO, "max_tokens": 1})
+        body = service.client.get("/v1/models", headers=headers, params={"limit": 1000}).json()
+        models = [ModelInfo.model_validate_json(json.dumps(one), strict=True) for one in body.pop("data")]
+        assert body == {"has_more": False, "first_id": "fake-attention", "last_id": "a"}
+        assert [(one.id, one.display_name) for one in models] == [(id, id) for id in ("fake-attention", "a")]
+        assert [one.max_input_tokens for one in models] == [32_768, None]
+        one = service.client.get("/v1/models/fake-attention", headers=headers).json()
+        assert ModelInfo.model_validate_json(json.dumps(one), strict=True) == models[0]
+        assert service.client.get("/v1/models/nobody", headers=headers).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/chat/completions", {"messages": HELLO}),
+        ("/completions", {"prompt": "x"}),
+        ("/responses", {"input": "x"}),
+        ("/embeddings", {"input": "x", "model": "embedder"}),
+    ],
+)
+def test_routes_of_openai_without_their_prefix(path: str, body: dict[str, Any]) -> None:
+    """The base URL of some clients ends before `/v1`."""
+    uses = {"embedder": ModelUse(frozenset({Capability.EMBED}))}
+    with fake_service(models=FakeModels(["embedder", "fake-attention"], uses)) as service:
+        answer = service.client.post(path, json=body)
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["object"] == service.client.post(f"/v1{path}", json=body).json()["object"]
+        assert error_of(service.client.post(path, json={**body, "model": 7}), 400)["param"] == "model"
+        assert service.client.post(path, content=b"{}").status_code == 415
+
+
+def test_a_stored_response_is_found_without_the_prefix(service: FakeService) -> None:
+    id = service.client.post("/responses", json={"input": "x"}).json()["id"]
+    assert service.client.get(f"/responses/{id}").json() == service.client.get(f"/v1/responses/{id}").json()
+    assert service.client.get("/responses/nothing").json()["error"]["code"] == "not_found"
+    assert service.client.get("/responsesx").status_code == 404
 
 
 def test_a_model_of_a_kind_that_is_not_served_is_the_clients_choice() -> None:
