@@ -171,7 +171,8 @@ class FakeTokenizer:
 
     @property
     def template_features(self) -> TemplateFeatures | None:
-        return TemplateFeatures(tools=True, reasoning=True, late_system=False) if self._has_chat_template else None
+        features = TemplateFeatures(tools=True, reasoning=True, late_system=False, source="{{ messages }}")
+        return features if self._has_chat_template else None
 
     def reasoning_marks(self, prompt: ChatPrompt, prompt_ids: Sequence[int]) -> ReasoningMarks | None:
         texts = _OUTPUT.reasoning_texts

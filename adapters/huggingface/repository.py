@@ -29,6 +29,7 @@ from domain.ids import ModelId
 from domain.models.capability import Capability
 from domain.models.model_card import ModelSource
 from domain.models.model_files import use_of
+from domain.models.weight_form import form_of
 from domain.printable import printable
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}")
@@ -126,8 +127,11 @@ class HuggingFaceRepository:
                 yield self._source(id, folder, id.split("/")[0])
 
     def _source(self, id: ModelId, folder: Path, owned_by: str, note: str = "") -> ModelSource:
-        use, file_bytes = use_of(read_files(folder, id), self._tasks.get(id)), weight_file_bytes(folder)
-        source = ModelSource(id, str(folder), newest_file_s(folder), owned_by, file_bytes, note=note, use=use)
+        files, file_bytes = read_files(folder, id), weight_file_bytes(folder)
+        use, form = use_of(files, self._tasks.get(id)), form_of(files.config)
+        source = ModelSource(
+            id, str(folder), newest_file_s(folder), owned_by, file_bytes, note=note, use=use, form=form
+        )
         why = self._blind() if Capability.SEE in use.capabilities else use.unseen
         return source.without_images(why) if why else source
 

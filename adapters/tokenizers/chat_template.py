@@ -123,6 +123,7 @@ class ChatTemplate:
             tools=_shows_tools(apply),
             reasoning=any(name in source for name in REASONING_FIELDS),
             late_system=bool(late_system) and not _are_displaced(late_system),
+            source=source,
         )
 
     @property

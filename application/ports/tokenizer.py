@@ -7,7 +7,7 @@ texts are encoded at a time.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from application.ports.vision import ImageRows
@@ -61,11 +61,12 @@ def check_length(num_chars: int, max_token_chars: int, max_tokens: int | None) -
 @dataclass(frozen=True, slots=True)
 class TemplateFeatures:
     """The parts of a conversation that a chat template shows to the model: tools, reasoning, and system messages after
-    the first turn in their place and role."""
+    the first turn in their place and role. `source`: the template's own text."""
 
     tools: bool
     reasoning: bool
     late_system: bool
+    source: str = field(default="", compare=False, repr=False)
 
 
 class Detokenizer(Protocol):

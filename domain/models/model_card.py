@@ -12,6 +12,7 @@ from domain.memory.shape import MemoryShape
 from domain.models.capability import PLAIN_USE, Capability, ModelUse
 from domain.models.pace import BucketPaces
 from domain.models.state_layout import StateLayout
+from domain.models.weight_form import WeightForm
 from domain.speculation.drafter import Drafter, SpeculationMode
 from domain.speculation.gain import WidthCosts
 
@@ -28,7 +29,7 @@ class DecodeMode(Enum):
 class ModelSource:
     """The files of a model. `path`: a local folder; `created_s`: Unix time of the newest file. `file_bytes`: length of
     the weight files. `adapter`: folder of a LoRA adapter; empty for none. `note`: a warning for users, such as an
-    embedded model's limits; usually empty. `use`: by its files."""
+    embedded model's limits; usually empty. `use`, `form`: by its files."""
 
     id: ModelId
     path: str
@@ -38,6 +39,7 @@ class ModelSource:
     adapter: str = ""
     note: str = ""
     use: ModelUse = PLAIN_USE
+    form: WeightForm = WeightForm()
 
     def check(self, needed: Capability) -> None:
         """Raises InvalidRequest for a request that the model cannot answer, naming what it can."""

@@ -20,9 +20,18 @@ from application.services.text_side.answers.answer import Progress
 from domain.errors import DomainError, PrefillMemoryExceeded
 from domain.half_pairs import without_halves
 from domain.request.request import FinishReason
-from domain.request.stream import ContentDelta, Finished, ReasoningDelta, StreamItem, TextDelta, ToolCallDelta
+from domain.request.stream import (
+    ContentDelta,
+    Finished,
+    ReasoningDelta,
+    StreamItem,
+    TextDelta,
+    TokenLogprob,
+    ToolCallDelta,
+)
 from interfaces.http.answering.collected import Collected, PredictionTokens, prediction_counts
 from interfaces.http.answering.dialect import Started
+from interfaces.http.answering.token_logprobs import TokenLogprobBody, token_logprobs
 from interfaces.http.errors import MemoryNumbers, Problem, memory_numbers, overflow_words, problem_of
 
 
@@ -56,12 +65,14 @@ class CallBody(Struct):
 
 
 class AnswerBody(PredictionTokens, kw_only=True):
-    """The fields of every answer. Durations in nanoseconds, there once `done`: `load_duration` until the prompt was
-    ready for the model, then until the first token, then until the last."""
+    """The fields of every answer. `logprobs`: of its tokens, where requested. Durations in nanoseconds, there once
+    `done`: `load_duration` until the prompt was ready for the model, then until the first token, then until the last.
+    """
 
     model: str
     created_at: str
     done: bool
+    logprobs: list[TokenLogprobBody] | UnsetType = UNSET
     done_reason: str | UnsetType = UNSET
     total_duration: int | UnsetType = UNSET
     load_duration: int | UnsetType = UNSET
@@ -95,9 +106,11 @@ class Piece:
     content: str = ""
     thinking: str = ""
     calls: list[CallBody] = field(default_factory=list[CallBody])
+    logprobs: list[TokenLogprob] = field(default_factory=list[TokenLogprob])
 
     def add(self, part: ContentDelta) -> None:
         """Adds a piece of text, or a whole call."""
+        self.logprobs += part.logprobs
         match part:
             case TextDelta(text=text):
                 self.content += text
@@ -114,7 +127,7 @@ class Piece:
 
     @property
     def is_empty(self) -> bool:
-        return not (self.content or self.thinking or self.calls)
+        return not (self.content or self.thinking or self.calls or self.logprobs)
 
 
 MEDIA_TYPE = "application/x-ndjson"
@@ -142,6 +155,7 @@ class OllamaAnswer:
         self._model = name or started.model
         self._shape = shape
         self._clock = started.context.services.clock
+        self._tokenizer = started.tokenizer
         self._arrived_ns, self._submitted_ns, self._first_ns = started.context.arrived_ns, started.submitted_ns, 0
         self._call: list[ToolCallDelta] = []
         """The pieces of the call that has not ended yet."""
@@ -165,7 +179,7 @@ class OllamaAnswer:
                 return b""
 
     def keep_alive(self, progress: Progress) -> bytes:
-        return _encoded(self._shape(Piece(), self._fields(done=False)))
+        return _encoded(self._body(Piece(), done=False))
 
     def end(self) -> bytes:
         return b""
@@ -194,14 +208,15 @@ class OllamaAnswer:
         return piece
 
     def _line(self, piece: Piece) -> bytes:
-        return b"" if piece.is_empty else _encoded(self._shape(piece, self._fields(done=False)))
+        return b"" if piece.is_empty else _encoded(self._body(piece, done=False))
 
     def _last(self, piece: Piece, finished: Finished, first_ns: int) -> AnswerBody:
         """The last object. `first_ns`: the time of the first content; 0 without any."""
         now_ns = self._clock.now_ns()
         first_ns = first_ns or now_ns
         usage = finished.usage
-        fields = self._fields(
+        return self._body(
+            piece,
             done=True,
             done_reason="length" if finished.reason is FinishReason.LENGTH else "stop",
             total_duration=now_ns - self._arrived_ns,
@@ -212,10 +227,11 @@ class OllamaAnswer:
             eval_duration=now_ns - first_ns,
             **prediction_counts(usage),
         )
-        return self._shape(piece, fields)
 
-    def _fields(self, **fields: Any) -> dict[str, Any]:
-        return {"model": self._model, "created_at": created_at(self._clock), **fields}
+    def _body(self, piece: Piece, **fields: Any) -> AnswerBody:
+        logprobs = token_logprobs(piece.logprobs, self._tokenizer) or UNSET
+        about = {"model": self._model, "created_at": created_at(self._clock), "logprobs": logprobs}
+        return self._shape(piece, {**about, **fields})
 
 
 def created_at(clock: Clock) -> str:

@@ -93,7 +93,7 @@ def _whole(options: Options, name: str) -> int | None:
     return None if value is None else int(value)
 
 
-def sampling_params(options: Options) -> SamplingParams:
+def sampling_params(options: Options, num_logprobs: int | None = None) -> SamplingParams:
     """Raises InvalidRequest."""
     top_k = _whole(options, "top_k")
     return SamplingParams.chosen(
@@ -105,6 +105,7 @@ def sampling_params(options: Options) -> SamplingParams:
         presence_penalty=options.presence_penalty,
         frequency_penalty=options.frequency_penalty,
         seed=_whole(options, "seed"),
+        num_logprobs=num_logprobs,
     )
 
 
@@ -165,8 +166,8 @@ class AnswerFields(Struct, kw_only=True):
         mapped("true, false, `low`, `medium` or `high`, if the model's template knows it"),
     ] = None
     keep_alive: KeepAlive = None
-    logprobs: Annotated[bool | None, refused("request log probabilities at `/v1/chat/completions`", False)] = None
-    top_logprobs: Annotated[int | None, refused("request log probabilities at `/v1/chat/completions`", 0)] = None
+    logprobs: Annotated[bool | None, supported("of all tokens, in whichever part they are")] = None
+    top_logprobs: Annotated[int | None, supported("up to 20")] = None
     truncate: Annotated[Any, ignored("what does not fit is refused")] = None
     shift: Annotated[Any, ignored("what does not fit is refused")] = None
     cache_salt: Annotated[str | None, supported("Cairn's own: prefixes are shared only between equal salts")] = None
@@ -233,13 +234,15 @@ def _request(body: AnswerFields, context: RequestContext, prompt: Prompt) -> Gen
     options = body.options or Options()
     refuse_unsupported(body)
     refuse_unsupported(options)
+    require(not body.top_logprobs or bool(body.logprobs), "top_logprobs", "needs logprobs to be true")
+    num_logprobs = (body.top_logprobs or 0) if body.logprobs else None
     return new_request(
         body,
         context,
         "ollama",
         prompt,
         model=model_id(body.model, context.services.default_model),
-        sampling=sampling_params(options),
+        sampling=sampling_params(options, num_logprobs),
         stop=stop_rules(options),
         persist=body.store is not False,
         grammar=_grammar(body.format),

@@ -1,7 +1,7 @@
-"""GET /api/tags, /api/ps and /api/version, POST /api/show: the list of models.
+"""GET /api/tags, /api/ps and /api/version, POST /api/show and /api/pull: the list of models.
 
-No weights are read: the digest is one of a model's name and age. A size is that of the loaded weights, or else of their
-files.
+No weights are read: the digest is one of a model's name and age, and the number of parameters is estimated from the
+length of their files. A size is that of the loaded weights, or else of their files.
 """
 
 from datetime import UTC, datetime
@@ -24,7 +24,7 @@ from interfaces.http.ollama.answer import OllamaError
 from interfaces.http.ollama.loading import model_id
 from interfaces.http.services import Services
 
-SPOKEN_VERSION = "0.12.6"
+SPOKEN_VERSION = "0.12.11"
 """The version of Ollama that these routes follow, by which clients decide what they may use."""
 
 CAPABILITIES = {
@@ -40,15 +40,15 @@ _NEVER = "2318-01-01T00:00:00Z"
 
 
 class Details(Struct):
-    """The properties of a model. `family`: the model type, and `quantization_level`: what it computes in; empty until
-    it is loaded."""
+    """The properties of a model, empty where its config.json does not say. `family`: the model type.
+    `parameter_size`: an estimate, as `8.0B`. `quantization_level`: of its weights, as `Q4` or `BF16`."""
 
     family: str
     families: list[str]
     quantization_level: str
+    parameter_size: str
     parent_model: str = ""
     format: str = "safetensors"
-    parameter_size: str = ""
 
 
 class TaggedModel(Struct):
@@ -80,24 +80,29 @@ class RunningBody(Struct):
     models: list[RunningModel]
 
 
-class ShowRequest(Struct):
-    """A request for one model. `name`: the field that older clients have for `model`."""
+class ModelNamed(Struct):
+    """A request about one model. `name`: the field that older clients have for `model`."""
 
     model: str | None = None
     name: str | None = None
 
 
+class PullBody(Struct):
+    status: str = "success"
+
+
 class ShowBody(Struct):
-    """One model in detail. `model_info` describes an embedded model, and has the context length once the model is
-    loaded."""
+    """One model in detail. `model_info` describes an embedded model. Once the model is loaded, `model_info` and
+    `parameters` have the context length, `parameters` the defaults of requests, and `template` is the chat template, in
+    Jinja."""
 
     details: Details
     model_info: dict[str, Any]
     capabilities: list[str]
     modified_at: str
-    modelfile: str = ""
-    parameters: str = ""
-    template: str = ""
+    modelfile: str
+    parameters: str
+    template: str
     license: str = ""
 
 
@@ -126,13 +131,17 @@ def ollama_model_routes(services: Services) -> list[HTTPRouteHandler]:
     def version() -> VersionBody:
         return VersionBody(SPOKEN_VERSION)
 
-    @json_route("/api/show", "ollamaShow", ShowRequest, error_type=OllamaError)
-    async def show(body: ShowRequest, context: RequestContext) -> ShowBody:
+    async def named(body: ModelNamed, context: RequestContext) -> ModelEntry:
         id = model_id(body.model or body.name, services.default_model)
         context.client.check_model(id)
         entry = await services.models.one(id)
         if entry is None:
             raise ModelNotFound(f"model '{printable(id)}' not found")
+        return entry
+
+    @json_route("/api/show", "ollamaShow", ModelNamed, error_type=OllamaError)
+    async def show(body: ModelNamed, context: RequestContext) -> ShowBody:
+        entry = await named(body, context)
         info: dict[str, Any] = {"general.description": entry.source.note} if entry.source.note else {}
         if (model := entry.description) is not None:
             info |= {
@@ -140,9 +149,26 @@ def ollama_model_routes(services: Services) -> list[HTTPRouteHandler]:
                 f"{model.model_type}.context_length": model.context_length,
                 f"{model.model_type}.vocab_size": model.vocab_size,
             }
-        return ShowBody(_details(entry), info, _capabilities(entry), _modified_at(entry))
+        parameters = _parameters(entry)
+        template = None if entry.tokenizer is None else entry.tokenizer.template_features
+        modelfile = "\n".join((f"FROM {entry.source.id}", *(f"PARAMETER {line}" for line in parameters)))
+        return ShowBody(
+            _details(entry),
+            info,
+            _capabilities(entry),
+            _modified_at(entry),
+            modelfile,
+            "\n".join(parameters),
+            "" if template is None else template.source,
+        )
 
-    return [tags, ps, version, show]
+    @json_route("/api/pull", "ollamaPull", ModelNamed, error_type=OllamaError)
+    async def pull(body: ModelNamed, context: RequestContext) -> PullBody:
+        """Downloads nothing: a model that is here is up to date, any other is not found."""
+        await named(body, context)
+        return PullBody()
+
+    return [tags, ps, version, show, pull]
 
 
 def _tagged(entry: ModelEntry) -> TaggedModel:
@@ -164,9 +190,18 @@ def _running(entry: ModelEntry) -> RunningModel | None:
 
 
 def _details(entry: ModelEntry) -> Details:
-    family = "" if entry.description is None else entry.description.model_type
-    dtype = "" if entry.description is None else entry.description.dtype
-    return Details(family, [family] if family else [], dtype)
+    form, model = entry.source.form, entry.description
+    family = form.family if model is None else model.model_type
+    quantization = form.quantization or ("" if model is None else model.dtype)
+    return Details(family, [family] if family else [], quantization, form.parameters(entry.source.file_bytes))
+
+
+def _parameters(entry: ModelEntry) -> list[str]:
+    """The lines of a Modelfile's parameters."""
+    if entry.description is None:
+        return []
+    values = {"num_ctx": entry.description.context_length, **entry.sampling.set_values()}
+    return [f"{name} {value}" for name, value in values.items()]
 
 
 def _digest(entry: ModelEntry) -> str:

@@ -319,3 +319,10 @@ def test_what_the_hub_refuses_is_said_in_words(tmp_path: Path) -> None:
             repository.fetch(ModelId("org/gated"), _ignored)
         with pytest.raises(ModelLoadFailed, match="downloaded but cannot be served"):
             repository.fetch(ModelId("org/gguf"), _ignored)
+
+
+def test_the_form_of_weights_is_known_before_they_are_loaded(tmp_path: Path) -> None:
+    found = _repository(tmp_path).find(ModelId("cairn-demo"))
+    assert found is not None
+    assert (found.form.family, found.form.quantization) == ("qwen3", "BF16")
+    assert found.form.parameters(found.file_bytes) == "11.0M"

@@ -89,6 +89,21 @@ def test_options_reach_the_model(service: FakeService) -> None:
     assert text_of(whole(service, "chat", {**HELLO, "options": {"stop": ["i"]}, "keep_alive": "5m"})) == "H"
 
 
+@pytest.mark.parametrize(("path", "body"), [("chat", HELLO), ("generate", {"prompt": "Hello"})])
+def test_each_token_has_its_log_probability(service: FakeService, path: str, body: dict[str, Any]) -> None:
+    body = {**body, "logprobs": True, "top_logprobs": 2}
+    answer = whole(service, path, body)
+    assert len(answer["logprobs"]) == answer["eval_count"]
+    for entry in answer["logprobs"]:
+        assert set(entry) == {"token", "logprob", "bytes", "top_logprobs"}
+        assert len(entry["top_logprobs"]) == 2
+    assert text_of(answer).startswith(answer["logprobs"][0]["token"])
+    told = lines(post(service, path, body))
+    assert [entry for one in told for entry in one.get("logprobs", [])] == answer["logprobs"]
+    plain = whole(service, path, {**body, "logprobs": False, "top_logprobs": 0})
+    assert "logprobs" not in plain
+
+
 def test_a_conversation_with_calls_is_rendered(service: FakeService) -> None:
     call = {"function": {"name": "read", "arguments": {"path": "a"}}}
     messages = [
@@ -112,7 +127,8 @@ def test_a_conversation_with_calls_is_rendered(service: FakeService) -> None:
         ("chat", {**HELLO, "options": {"num_predict": "many"}}, "options.num_predict"),
         ("chat", {**HELLO, "format": "yaml"}, "format"),
         ("chat", {**HELLO, "format": {"type": "object", "not": {}}}, "format"),
-        ("chat", {**HELLO, "logprobs": True}, "logprobs"),
+        ("chat", {**HELLO, "top_logprobs": 2}, "top_logprobs"),
+        ("chat", {**HELLO, "logprobs": True, "top_logprobs": 21}, "top_logprobs"),
         ("generate", {"images": ["aGk="]}, "prompt"),
         ("generate", {"prompt": "a", "suffix": "b"}, "suffix"),
         ("generate", {"prompt": "a", "images": ["aGk="]}, "images"),
@@ -180,6 +196,8 @@ def test_unknown_models_and_routes_are_in_its_own_shape(service: FakeService) ->
         assert response.status_code == 404
         assert DEFAULT_MODEL in response.json()["error"]
     response = post(service, "pull", {"model": "x"})
+    assert (response.status_code, "not found" in response.json()["error"]) == (404, True)
+    response = post(service, "push", {"model": "x"})
     assert (response.status_code, set(response.json())) == (404, {"error"})
 
 
@@ -195,4 +213,15 @@ def test_models_are_listed(service: FakeService) -> None:
     family = shown["model_info"]["general.architecture"]
     assert shown["model_info"][f"{family}.context_length"] == running["context_length"]
     assert "completion" in shown["capabilities"]
+    assert shown["modelfile"].startswith(f"FROM {DEFAULT_MODEL}\nPARAMETER num_ctx ")
+    assert shown["parameters"] == f"num_ctx {running['context_length']}"
+    assert shown["template"] == "{{ messages }}"
     assert service.client.get("/api/version").json()["version"].count(".") == 2
+
+
+def test_a_model_that_is_here_needs_no_download(service: FakeService) -> None:
+    """Clients pull a model before they use it."""
+    for body in ({"model": DEFAULT_MODEL}, {"name": f"{DEFAULT_MODEL}:latest", "stream": False}):
+        response = post(service, "pull", body)
+        assert response.status_code == 200, response.text
+        assert [json.loads(line) for line in response.text.splitlines()] == [{"status": "success"}]

@@ -68,6 +68,7 @@ COMPUTES_NOTHING = {
     "/v1/responses/{response_id:str}/cancel",
     "/v1/messages/count_tokens",
     "/api/show",
+    "/api/pull",
     "/v1/cache/explain",
     "/v1/cache/clear",
     "/tokenize",
