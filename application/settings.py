@@ -14,6 +14,7 @@ from domain.duration import Duration
 from domain.errors import InvalidRequest, require
 from domain.host_name import address_of, bare_host
 from domain.models.model_card import parsed_alias
+from domain.request.repetition import RepetitionDetection
 from domain.request.sampling import SamplingDefaults
 from domain.speculation.drafter import SpeculationMode
 
@@ -128,7 +129,7 @@ class ModelTable:
     for what its files say. `parser`: the family of output formats. `salt` separates the prefix cache of this name from
     other names of the same weights. `pin`: loaded at the start, and never unloaded for other models. `base`: the model
     whose files are served, by default NAME itself; `adapter`: folder of a LoRA adapter over them. `sampling`: defaults
-    of requests."""
+    of requests. `repetition_detection`: the repetition that ends an answer, of requests that name none."""
 
     context_length: int | None = None
     dtype: str | None = None
@@ -142,6 +143,7 @@ class ModelTable:
     base: str = ""
     adapter: str = ""
     sampling: SamplingDefaults = SamplingDefaults()
+    repetition_detection: RepetitionDetection = RepetitionDetection()
 
     def __post_init__(self) -> None:
         check_context(self.context_length, "context_length")

@@ -126,6 +126,9 @@ TOOL_CALL_PROBLEMS = _counter(
     "Tool calls that cannot be run as they are: unknown_tool, malformed_arguments or schema_mismatch.",
     names.CAIRN_KIND,
 )
+REPETITIONS = _counter(
+    *("cairn.repetitions", "{request}", "Answers that were ended because they repeated themselves.", _MODEL),
+)
 PARSER_FAILURES = _counter(
     "cairn.parser.failures", "{request}", "Answers that their parser failed on.", names.CAIRN_PARSER
 )

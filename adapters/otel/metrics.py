@@ -135,6 +135,8 @@ def _ended(event: on.RequestEnded, view: View) -> Iterator[Point]:
     if one is None or one.ended is not event:
         return
     model, request, usage = _model(one.model), _request(one), event.usage
+    if event.parsing is not None and event.parsing.repeated_tokens:
+        yield Point(catalogue.REPETITIONS, 1, model)
     error = {} if event.error_code is None else {names.ERROR_TYPE: event.error_code}
     yield Point(catalogue.REQUEST_DURATION, (event.at_ns - one.queued.at_ns) / 1e9, {**request, **error})
     yield Point(catalogue.DECODE_TIME, one.time_in_s(Stage.DECODING, event.at_ns), model)

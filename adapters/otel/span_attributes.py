@@ -145,6 +145,8 @@ def parse_attributes(parsing: on.Parsing) -> Attributes:
     }
     if parsing.problems:
         attributes["cairn.tool_call.problems"] = parsing.problems
+    if parsing.repeated_tokens:
+        attributes["cairn.repeated_tokens"] = parsing.repeated_tokens
     return attributes
 
 

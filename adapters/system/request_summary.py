@@ -21,7 +21,8 @@ def request_fields(
     whose blocks were stored, `diverged`: the first token that differs. `waited`: the reasons of waiting in the queue;
     `followed`: the request whose prefill of the same prefix it waited for. `drafted`: draft tokens that were verified,
     `accepted` of them. `images` have `image_tokens` of the prompt, `image_reused` of them reused; the tower passed over
-    `seen` of them. `rate`: output tokens a second of decode."""
+    `seen` of them. `rate`: output tokens a second of decode. `repeated`: the tokens of the pattern
+    whose repetition ended the answer."""
     stages = {stage.value: timeline.time_in_s(stage, event.at_ns) for stage in Stage}
     decode_s = stages[Stage.DECODING.value]
     usage, matched, images = event.usage, timeline.matched, timeline.images
@@ -53,6 +54,7 @@ def request_fields(
         "rate": usage.completion_tokens / decode_s if decode_s and usage.completion_tokens else None,
         "trace": trace_id,
         "reason": event.reason,
+        "repeated": (event.parsing.repeated_tokens or None) if event.parsing is not None else None,
         "error": event.error_code,
         "error_message": one_line(event.error_message) or None,
     }

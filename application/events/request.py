@@ -92,7 +92,8 @@ class FirstToken:
 class Parsing:
     """The parsing of an answer. `family`: the parser's family, empty for plain text. `busy_ns`: the time that parsing
     took of the event loop, between `started_ns` and `ended_ns`. `problems`: ProblemKind values of tool calls that
-    cannot be run. `has_failed`: the parser raised, which ended the answer."""
+    cannot be run. `has_failed`: the parser raised, which ended the answer. `repeated_tokens`: the size of the pattern
+    whose repetition ended the answer; 0 for none."""
 
     family: str
     num_calls: int
@@ -101,6 +102,7 @@ class Parsing:
     started_ns: int
     ended_ns: int
     has_failed: bool = False
+    repeated_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -306,7 +306,7 @@ class Engine(Protocol):
     ) -> None:
         """Ends a choice, or all of them (None), within one step. Unknown or ended ids are ignored.
 
-        `reason` STOP: the text side found a stop string after `num_tokens` tokens; later ones are not counted."""
+        `reason` STOP: the text side ended the choice after `num_tokens` tokens; later ones are not counted."""
         ...
 
     def provide_image(self, model: ModelId, salt: str, digest: bytes, image: PreparedImage | EngineError) -> None:

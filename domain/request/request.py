@@ -179,8 +179,8 @@ def choice_seed(seed: int, choice: int) -> int:
 
 
 class FinishReason(Enum):
-    """The reason for which a completion ended. STOP: end-of-sequence token or stop string. LENGTH: max_tokens or
-    context. TOOL_CALLS: as STOP, and the answer calls tools."""
+    """The reason for which a completion ended. STOP: end-of-sequence token or stop string. LENGTH: max_tokens,
+    context, or repetition. TOOL_CALLS: as STOP, and the answer calls tools."""
 
     STOP = "stop"
     TOOL_CALLS = "tool_calls"

@@ -8,6 +8,7 @@ from math import isfinite
 from typing import Any
 
 from domain.errors import require
+from domain.request.repetition import RepetitionDetection
 
 MAX_TOP_LOGPROBS = 20
 MAX_STOP_STRINGS = 16
@@ -115,12 +116,15 @@ class StopRules:
 
     `stop` strings are matched on text, also across token boundaries, and never appear in the output. `min_tokens`
     suppresses end-of-sequence and stop strings until that many tokens are out. `ignore_eos` never ends on EOS.
+    `repetition`: the repetition that ends it, outside of tool calls and of answers with a grammar; None for the
+    model's own.
     """
 
     max_tokens: int | None = None
     min_tokens: int = 0
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
+    repetition: RepetitionDetection | None = None
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None:
@@ -131,6 +135,12 @@ class StopRules:
         require(len(self.stop) <= MAX_STOP_STRINGS, "stop", f"has more than {MAX_STOP_STRINGS} strings")
         for text in self.stop:
             require(0 < len(text) <= MAX_STOP_CHARS, "stop", f"strings must have 1 to {MAX_STOP_CHARS} characters")
+
+    def with_default(self, repetition: RepetitionDetection) -> "StopRules":
+        """Returns the rules with this detection if the client named none. A client that wants no end of the model's
+        own gets none of the model's table either."""
+        is_open = self.repetition is None and not self.ignore_eos
+        return replace(self, repetition=repetition) if is_open else self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

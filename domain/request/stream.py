@@ -15,6 +15,7 @@ from typing import ClassVar, Self, TypeAlias
 
 from domain.errors import DomainError
 from domain.prefix.explanation import Explanation
+from domain.request.repetition import Repetition
 from domain.request.request import FinishReason, Usage
 
 
@@ -160,12 +161,14 @@ class ToolCallDelta:
 @dataclass(frozen=True, slots=True)
 class Finished(_Item):
     """The completion ended well. Nothing follows. `stop_text` is the stop string that matched, if one did.
-    `call_problems`: the problems of its tool calls, in their order."""
+    `call_problems`: the problems of its tool calls, in their order. `repetition`: its cause, where LENGTH is the reason
+    because the answer repeated itself."""
 
     reason: FinishReason
     usage: Usage
     stop_text: str | None = None
     call_problems: tuple[CallProblem, ...] = ()
+    repetition: Repetition | None = None
 
 
 @dataclass(frozen=True, slots=True)

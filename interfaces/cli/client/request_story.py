@@ -94,6 +94,8 @@ def _end(body: "RequestBody") -> tuple[str, str]:
     if end is None:
         return "open", f"{after}: in {body.stage}"
     why = f", {_ENDS[end.reason]}" if end.reason in _ENDS else ""
+    if end.repeated_tokens:
+        why = f", it repeated the same {end.repeated_tokens:,} tokens (repetition_detection)"
     error = f": {printable(end.error_code)}: {printable(end.error_message, 500)}" if end.error_code else ""
     return "ended", f"{after}: {printable(end.reason)}{why}{error}"
 

@@ -18,20 +18,38 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, NoReturn, Protocol
 
 from msgspec import Struct, field
+from msgspec.structs import asdict
 
 from domain.errors import InvalidRequest, require
 from domain.printable import printable
 from domain.priority import Priority
 from domain.request.chat import CallMode, Json, ToolChoice, named_tool
 from domain.request.media import left_out
+from domain.request.repetition import RepetitionDetection
 from domain.request.request import THINKING_SWITCHES, GenerationRequest, Prompt
 from domain.request.sampling import MAX_LOGIT_BIAS, SamplingParams, StopRules
-from interfaces.http.fields.parameters import supported
+from interfaces.http.errors import renamed
+from interfaces.http.fields.parameters import mapped, supported
 from interfaces.http.incoming.json_body import converted
 from interfaces.http.incoming.request_context import RequestContext
 
 _EFFORTS = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
 """Templates know three efforts."""
+
+
+class RepetitionFields(Struct):
+    """vLLM's fields, and `min_tokens`, the least length of all copies together. Null and absent mean the default."""
+
+    max_pattern_size: int | None = None
+    min_pattern_size: int | None = None
+    min_count: int | None = None
+    min_tokens: int | None = None
+
+    def detection(self) -> RepetitionDetection:
+        """Raises InvalidRequest."""
+        given = {name: value for name, value in asdict(self).items() if value is not None}
+        with renamed({name: f"repetition_detection.{name}" for name in self.__struct_fields__}):
+            return RepetitionDetection(**given)
 
 
 class SamplingFields(Struct, kw_only=True):
@@ -53,6 +71,13 @@ class SamplingFields(Struct, kw_only=True):
         int | None, supported("the randomness of the answer; choice *i* is drawn with `seed + i`; -1 is random")
     ] = None
     ignore_eos: Annotated[bool | None, supported("an answer does not end by itself")] = None
+    repetition_detection: Annotated[
+        RepetitionFields | None,
+        mapped(
+            "an answer that repeats itself ends, with the reason `length`; `min_tokens` (512) is Cairn's own, see"
+            " [http-api.md](../http-api.md)"
+        ),
+    ] = None
     cache_salt: Annotated[str | None, supported("Cairn's own: prefixes are shared only between equal salts")] = None
     speculation: Annotated[bool | None, supported("Cairn's own: false drafts no tokens; the answer is the same")] = None
 
@@ -73,7 +98,14 @@ class SamplingFields(Struct, kw_only=True):
 
     def stop_rules(self, max_tokens: int | None, stop: Sequence[str] = ()) -> StopRules:
         """Raises InvalidRequest."""
-        return StopRules(length_limit(max_tokens), self.min_tokens or 0, tuple(stop), bool(self.ignore_eos))
+        wanted = self.repetition_detection
+        return StopRules(
+            length_limit(max_tokens),
+            self.min_tokens or 0,
+            tuple(stop),
+            bool(self.ignore_eos),
+            repetition=None if wanted is None else wanted.detection(),
+        )
 
 
 def length_limit(max_tokens: int | None) -> int | None:

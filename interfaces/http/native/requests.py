@@ -55,12 +55,13 @@ class StageTimesBody(Struct):
 
 class EndBody(Struct):
     """The end of a choice. `reason`: `stop`, `tool_calls`, `length`, `cancelled` or `error`, with the error's code and
-    message then."""
+    message then. `repeated_tokens`: the size of the pattern whose repetition ended the answer, 0 for none."""
 
     unix_s: float
     reason: str
     error_code: str | None
     error_message: str
+    repeated_tokens: int = 0
 
 
 class PreparingBody(Struct):
@@ -198,7 +199,9 @@ def preparing_body(preparation: Preparation, now_ns: int) -> PreparingBody:
 def _end(ended: RequestEnded | None, unix_offset_ns: int) -> EndBody | None:
     if ended is None:
         return None
-    return EndBody((ended.at_ns + unix_offset_ns) / 1e9, ended.reason, ended.error_code, ended.error_message)
+    num_repeated = 0 if ended.parsing is None else ended.parsing.repeated_tokens
+    at_unix_s = (ended.at_ns + unix_offset_ns) / 1e9
+    return EndBody(at_unix_s, ended.reason, ended.error_code, ended.error_message, num_repeated)
 
 
 DEFAULT_ENDED = 50

@@ -54,10 +54,20 @@ class CallProblemBody(Struct):
     detail: str
 
 
+class RepetitionBody(Struct):
+    """The repetition that ended an answer: `count` copies of a pattern of `pattern_size` tokens. `choice`: its
+    index."""
+
+    choice: int
+    pattern_size: int
+    count: int
+
+
 class CairnBody(Struct):
     """Fields of Cairn's own extensions OpenAI's; left out where they are empty."""
 
-    tool_call_problems: list[CallProblemBody]
+    tool_call_problems: list[CallProblemBody] | UnsetType = UNSET
+    repetitions: list[RepetitionBody] | UnsetType = UNSET
 
 
 class ChatCompletion(Struct, tag_field="object", tag="chat.completion"):
@@ -142,7 +152,12 @@ def _extensions(finished: Sequence[tuple[int, Finished]]) -> CairnBody | UnsetTy
         for index, choice in finished
         for problem in choice.call_problems
     ]
-    return CairnBody(problems) if problems else UNSET
+    repetitions = [
+        RepetitionBody(index, choice.repetition.pattern_size, choice.repetition.count)
+        for index, choice in finished
+        if choice.repetition is not None
+    ]
+    return CairnBody(problems or UNSET, repetitions or UNSET) if problems or repetitions else UNSET
 
 
 def _prompt_logprobs(body: ChatCompletionRequest, started: Started, scores: Scores) -> PromptLogprobsBody | UnsetType:

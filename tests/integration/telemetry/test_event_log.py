@@ -18,6 +18,7 @@ from application.events import (
     Event,
     FaultObserved,
     ModelLoaded,
+    Parsing,
     PrefixMatched,
     RecordsDropped,
     RequestRefused,
@@ -133,7 +134,8 @@ def documented_keys() -> list[str]:
 def test_each_field_of_a_line_is_a_documented_key_of_its_json(capture: Capture) -> None:
     script, timelines = Script(), RequestTimelines()
     usage = Usage(1025, 9, dict.fromkeys(TIER_NAMES, 10), proposed={"ngram": 4}, accepted={"ngram": 3})
-    ended = dataclasses.replace(script.failed(4.25), usage=usage)
+    parsing = Parsing(family="", num_calls=0, problems=(), busy_ns=0, started_ns=0, ended_ns=0, repeated_tokens=7)
+    ended = dataclasses.replace(script.failed(4.25), usage=usage, parsing=parsing)
     queued = dataclasses.replace(script.queued(), client="alice")
     seen = [script.images_matched(), script.image_seen()]
     for event in (queued, *script.prefilled()[1:], *seen, script.first_token(), ended):

@@ -133,6 +133,7 @@ def test_the_parse_span_has_its_parser_calls_and_problems(recorder: SpanRecorder
         "cairn.parse.time": 0.003,
         "cairn.tool_calls": 2,
         "cairn.tool_call.problems": ("unknown_tool", "unknown_tool"),
+        "cairn.repeated_tokens": 7,
     }
 
 

@@ -123,6 +123,7 @@ class Script:
             started_ns=at(2.25),
             ended_ns=at(4.0),
             has_failed=has_failed,
+            repeated_tokens=7,
         )
         return replace(ended, parsing=parsing)
 

@@ -10,6 +10,7 @@ from adapters.config.loader import Flag, InvalidSettings, LoadedSettings, config
 from application.settings import ModelTable, Settings
 from domain.byte_size import ByteSize
 from domain.duration import Duration
+from domain.request.repetition import RepetitionDetection
 from domain.request.sampling import SamplingDefaults
 
 
@@ -246,6 +247,7 @@ def test_tables_of_single_models(home: Home):
         pin = true
         idle_ttl = "2h"
         sampling = { temperature = 0.6, top_k = 20 }
+        repetition_detection = { max_pattern_size = 300 }
         [models.mine]
         base = "org/Name-4bit"
         adapter = "/adapters/mine"
@@ -264,6 +266,7 @@ def test_tables_of_single_models(home: Home):
             pin=True,
             idle_ttl=Duration(7200),
             sampling=SamplingDefaults(temperature=0.6, top_k=20),
+            repetition_detection=RepetitionDetection(300),
         ),
         "mine": ModelTable(base="org/Name-4bit", adapter="/adapters/mine", sampling=SamplingDefaults(top_p=1.0)),
     }
@@ -288,6 +291,10 @@ def test_tables_of_single_models(home: Home):
         ('[models."x"]\ncontext_length = 1', 'models."x".context_length must be at least 2'),
         ('[models."x"]\nidle_ttl = "0s"', 'models."x".idle_ttl must be in'),
         ('[models."x"]\nbase = "y"', 'models."x".base needs an adapter'),
+        (
+            '[models."x".repetition_detection]\nmax_pattern_size = 8\nmin_count = 1',
+            'models."x".repetition_detection.min_count must be in',
+        ),
         ('[models."x"]\nsampling = 1', 'models."x".sampling must be a table'),
         ('[models."x".sampling]\ntemperature = 11', 'models."x".sampling.temperature must be between'),
         ('[models."x".sampling]\ntemprature = 1', 'models."x".sampling.temprature is not a setting'),

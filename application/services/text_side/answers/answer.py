@@ -97,7 +97,7 @@ class Answer:
             return
         if not is_reported:
             id, number = choice.request.id, choice.number
-            if isinstance(choice.outcome, Finished):  # a stop string
+            if isinstance(choice.outcome, Finished):  # a stop string, or repetition
                 num_tokens = choice.outcome.usage.completion_tokens
                 self._engine.cancel(id, number, reason=FinishReason.STOP, num_tokens=num_tokens)
             else:

@@ -6,6 +6,9 @@ A choice ends for its reader when a stop string completes, when it cannot contin
 is not read), or when the engine ends it, whichever comes first. What the engine reports after that is neither shown nor
 counted.
 
+A choice also ends when it repeats itself, if that is to be detected. Then it ends as if its length were reached. Tool
+calls may repeat what they like: a pattern never reaches into one, and an answer with a grammar is not looked at.
+
 Stop strings are matched in text only: not in reasoning or arguments, and not across them. The content, joined, is the
 same however the engine batches tokens. Every token is in one delta: the first that it produced or, if it produced none,
 an empty one of the kind that is in progress.
@@ -26,6 +29,7 @@ from domain.output.reader import StopStep, StopText
 from domain.output.schema_check import call_problems, joined_calls
 from domain.output.text_parser import TextParser
 from domain.request.chat import GeneratedCall
+from domain.request.repetition import Repetition, RepetitionDetector
 from domain.request.request import ChatPrompt, FinishReason, GenerationRequest, Usage, choice_id
 from domain.request.stream import (
     Admitted,
@@ -118,6 +122,10 @@ class Choice:
         self._proposed, self._accepted = Counter[str](), Counter[str]()
         self._parser, self._family, self._content = parser, family, content
         self._stop = StopText(request.stop.stop)
+        rule = request.stop.repetition
+        is_looked_for = rule is not None and rule.is_on and request.grammar is None
+        self._detector = RepetitionDetector(rule) if rule is not None and is_looked_for else None
+        self._repetition: Repetition | None = None
         self._calls: list[ToolCallDelta] = []
         self._kept, self._num_kept, self._reasoning = kept, 0, list[str]()
         self._in_progress: ContentDelta = TextDelta("")
@@ -167,7 +175,9 @@ class Choice:
         """Returns how an ended choice was parsed; None where there was nothing to parse."""
         if self._parsed_from_ns is None:
             return None
-        problems = self.outcome.call_problems if isinstance(self.outcome, Finished) else ()
+        finished = self.outcome if isinstance(self.outcome, Finished) else None
+        problems = finished.call_problems if finished is not None else ()
+        repetition = finished.repetition if finished is not None else None
         return Parsing(
             family=self._family,
             num_calls=len({call.index for call in self._calls}),
@@ -176,6 +186,7 @@ class Choice:
             started_ns=self._parsed_from_ns,
             ended_ns=at_ns,
             has_failed=self._has_failed,
+            repeated_tokens=0 if repetition is None else repetition.pattern_size,
         )
 
     # ---- from tokens to content --------------------------------------------------------------------------------
@@ -189,14 +200,29 @@ class Choice:
             if drafter is not None and index:
                 self._accepted[drafter.value] += 1
             ends_answer = tokens.has_eos and index == last
-            deltas, stop_text = self._up_to_stop(() if ends_answer else self._parser.feed(token_id))
+            parsed = () if ends_answer else self._parser.feed(token_id)
+            deltas, stop_text = self._up_to_stop(parsed)
             first, *others = deltas or (self._in_progress,)
             logprobs = tokens.logprobs[index : index + 1]
             self._add(replace(first, token_ids=(token_id,), logprobs=logprobs), *others)
             if stop_text is not None:
                 self._finish(FinishReason.STOP, self._counted, stop_text)
+            elif self._detector is not None and not ends_answer and self.outcome is None:
+                self._detect(self._detector, token_id, parsed)
             if self.outcome is not None:
                 return
+
+    def _detect(self, detector: RepetitionDetector, token_id: int, parsed: Sequence[ContentDelta]) -> None:
+        """Ends the choice if it repeats itself with this token. A token that yields nothing may belong to a call whose
+        beginning is held back, so it ends nothing."""
+        if any(isinstance(delta, ToolCallDelta) for delta in parsed):
+            detector.restart()
+            return
+        found = detector.accept(token_id)
+        is_shown = any(not isinstance(delta, ToolCallDelta) and delta.text for delta in parsed)
+        if found is not None and is_shown and self.num_tokens >= self.request.stop.min_tokens:
+            self._repetition = found
+            self._receive_end(Ended(self._counted, FinishReason.LENGTH))
 
     def _receive_end(self, ended: Ended) -> None:
         if ended.error is not None:
@@ -221,7 +247,8 @@ class Choice:
         if calls and reason is FinishReason.STOP:
             reason = FinishReason.TOOL_CALLS
         tools = prompt.tools if isinstance(prompt, ChatPrompt) else ()
-        self._end(Finished(reason, usage, stop_text, call_problems(calls, tools)))
+        repetition = self._repetition if reason is FinishReason.LENGTH else None
+        self._end(Finished(reason, usage, stop_text, call_problems(calls, tools), repetition))
 
     def _up_to_stop(self, deltas: Iterable[ContentDelta]) -> tuple[list[ContentDelta], str | None]:
         """Returns the deltas that may be reported now, and the stop string that ends the choice after them."""

@@ -20,6 +20,7 @@ from domain.models.capability import Capability
 from domain.models.model_card import LoadOptions, ModelDescription, ModelSource
 from domain.models.residency import Residence
 from domain.printable import printable
+from domain.request.repetition import RepetitionDetection
 from domain.request.sampling import SamplingDefaults
 from domain.speculation.drafter import Drafter, SpeculationMode
 
@@ -40,6 +41,7 @@ class ServedModel:
     options: LoadOptions = LoadOptions()
     sampling: SamplingDefaults = SamplingDefaults()
     images: ImageProcessor | None = None
+    repetition: RepetitionDetection = RepetitionDetection()
 
 
 @dataclass(frozen=True, slots=True)

@@ -298,9 +298,16 @@ class ModelPool:
             self._end_waiting(id, error)
         else:
             self._finder.forget_failure(id)
-            capped = model.description.capped(self._table(id).context_length or self._settings.context_length)
+            table = self._table(id)
             self._served[id] = ServedModel(
-                found.source, found.tokenizer, capped, model.reuse_note, found.options, found.sampling, found.images
+                found.source,
+                found.tokenizer,
+                model.description.capped(table.context_length or self._settings.context_length),
+                model.reuse_note,
+                found.options,
+                found.sampling,
+                found.images,
+                table.repetition_detection,
             )
             self._residency.loaded(id, model.description.weight_bytes or found.weight_bytes)
         self._advance()

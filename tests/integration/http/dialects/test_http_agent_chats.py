@@ -11,7 +11,9 @@ from adapters.fake.tokenizer import FakeTokenizer, FakeTokenizers
 from adapters.system.event_log import EventLog
 from application.events import Parsing, RequestEnded
 from application.services.request_timelines import RequestTimelines
+from application.settings import ModelTable
 from domain.ids import RequestId
+from domain.request.repetition import RepetitionDetection
 from domain.request.request import Usage
 from tests.support.http.clients import events
 from tests.support.http.servers.fake_service import FakeService, fake_service
@@ -140,3 +142,38 @@ def test_the_log_has_a_line_for_bad_calls_of_every_dialect(caplog: pytest.LogCap
         log.emit(RequestEnded(id=RequestId("msg-1"), reason="tool_calls", usage=usage, at_ns=0, parsing=parsing))
         log.close()
     assert caplog.messages == ["request msg-1 tool_call_problems=unknown_tool,schema_mismatch"]
+
+
+LOOP = "well, " + "and so on, " * 12
+DETECTION = {"max_pattern_size": 16, "min_count": 3, "min_tokens": 0}
+
+
+@pytest.fixture(scope="module")
+def repeating() -> Iterator[FakeService]:
+    tables = {"fake-attention": ModelTable(repetition_detection=RepetitionDetection(16, min_count=4, min_tokens=0))}
+    with fake_service(FakeOptions(reply=reply_with(LOOP)), tables=tables) as one:
+        yield one
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_that_repeats_itself_ends_with_its_cause(repeating: FakeService, stream: bool) -> None:
+    body = {"messages": HELLO, "repetition_detection": DETECTION, "stream": stream}
+    response = repeating.client.post(CHAT, json=body)
+    answer = events(response.text)[-1] if stream else response.json()
+    assert answer["choices"][0]["finish_reason"] == "length"
+    assert answer["x_cairn"] == {"repetitions": [{"choice": 0, "pattern_size": 11, "count": 3}]}
+
+
+def test_a_model_s_detection_is_of_every_dialect_and_a_request_turns_it_off(repeating: FakeService) -> None:
+    assert ask(repeating, MESSAGES, max_tokens=400)["stop_reason"] == "max_tokens"
+    id = ask(repeating)["id"]
+    assert repeating.client.get(f"/admin/api/requests/{id}").json()["end"]["repeated_tokens"] == 11
+    free = ask(repeating, repetition_detection={"max_pattern_size": 0})
+    assert free["choices"][0]["message"]["content"] == LOOP
+    assert "x_cairn" not in free
+
+
+def test_a_detection_out_of_range_is_refused_by_its_path(repeating: FakeService) -> None:
+    error = ask(repeating, status=400, repetition_detection={"max_pattern_size": 8, "min_count": 1})["error"]
+    assert error["param"] == "repetition_detection.min_count"
+    assert error["message"].startswith("repetition_detection.min_count must be in 2..")

@@ -1,24 +1,28 @@
 """The text side of the port, told by hand what an engine would: text, ends, slow readers, places, telemetry."""
 
 import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 import pytest
 
 from adapters.fake.environment import FakeIds
-from adapters.fake.tokenizer import FakeTokenizer
+from adapters.fake.tokenizer import FakeDetokenizer, FakeTokenizer
 from adapters.fake.vision import ToyImages, toy_image
 from application.events import DecodeStarted, FaultObserved, RequestEnded, RequestRefused
 from application.ports.engine import Ended, EngineError, ImageWanted, Tokens
 from application.ports.tokenizer import OutputParser
 from application.ports.vision import PreparedImage
 from application.services.text_side.answers import choice
-from application.services.text_side.answers.choice import MERGE_ABOVE
+from application.services.text_side.answers.choice import MERGE_ABOVE, PlainParser
 from application.services.text_side.answers.prompt_images import WantedImages
 from domain.errors import InvalidRequest, QueueFull, RequestCancelled, RequestNotFound, ServerUnavailable
 from domain.ids import ModelId, RequestId
 from domain.request.chat import ChatMessage, Role, ToolSpec
+from domain.request.grammar import Grammar, GrammarKind
+from domain.request.repetition import Repetition, RepetitionDetection
 from domain.request.request import ChatPrompt, FinishReason, GenerationRequest, TextPrompt, Usage
 from domain.request.sampling import StopRules
 from domain.request.stream import ContentDelta, Failed, Finished, PrefillProgress, TextDelta
@@ -315,3 +319,80 @@ def test_what_the_engine_wants_of_an_image_is_answered_in_every_case() -> None:
         assert [event.where for event in side.recorded.of(FaultObserved)] == ["text.images"]
 
     asyncio.run(run())
+
+
+REPEATED = StopRules(repetition=RepetitionDetection(8, min_count=4, min_tokens=0))
+
+
+def test_an_answer_that_repeats_itself_ends_with_its_length_and_the_cause() -> None:
+    side = TextSide()
+    answer = side.open(rules=REPEATED)
+    side.tell(ADMITTED)
+    side.say("so abababab and more")
+    assert side.engine.cancelled == [(ID, 0, FinishReason.STOP, 11)]
+    finished = Finished(FinishReason.LENGTH, Usage(2, 11, {"hot": 1}), repetition=Repetition(2, 4))
+    items = answer.take()
+    assert text_of(items) == "so abababab"
+    assert items[-1] == (0, finished)
+    side.end(num_tokens=99)
+    assert ends(side) == [(ID, "length", finished.usage)]
+    (parsing,) = [event.parsing for event in side.recorded.of(RequestEnded)]
+    assert parsing is not None
+    assert parsing.repeated_tokens == 2
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [
+        StopRules(),
+        StopRules(repetition=RepetitionDetection()),
+        replace(REPEATED, min_tokens=12),
+        StopRules(repetition=RepetitionDetection(8, min_tokens=9)),
+    ],
+)
+def test_a_repetition_that_is_not_to_be_detected_ends_nothing(rules: StopRules) -> None:
+    side = TextSide()
+    answer = side.open(rules=rules)
+    side.say("abababab and more")
+    assert text_of(answer.take()) == "abababab and more"
+    assert side.engine.cancelled == []
+
+
+def test_arguments_may_repeat_and_a_pattern_does_not_reach_over_a_call() -> None:
+    side = TextSide()
+    answer = side.open(parser=fake_parser, tools=TOOLS, rules=REPEATED)
+    side.say('ababab<call>add {"a": "' + "0" * 50 + '"}</call>ab')
+    assert side.engine.cancelled == []
+    side.say("ababab")
+    (_, last) = answer.take()[-1]
+    assert isinstance(last, Finished)
+    assert (last.reason, last.repetition) == (FinishReason.LENGTH, Repetition(2, 4))
+
+
+class HeldParser(PlainParser):
+    """Holds the first eight tokens back, as a format does until it knows a call by its beginning."""
+
+    def __init__(self) -> None:
+        super().__init__(FakeDetokenizer())
+        self._held: list[ContentDelta] = []
+
+    def feed(self, token_id: int) -> Sequence[ContentDelta]:
+        self._held += super().feed(token_id)
+        return () if len(self._held) < 9 else super().feed(token_id)
+
+
+def test_tokens_that_are_held_back_end_nothing() -> None:
+    side = TextSide()
+    side.open(parser=HeldParser, rules=REPEATED)
+    side.say("00000000")
+    assert side.engine.cancelled == []
+    side.say("0")
+    assert side.engine.cancelled == [(ID, 0, FinishReason.STOP, 9)]
+
+
+def test_an_answer_with_a_grammar_may_repeat_itself() -> None:
+    grammar = Grammar(GrammarKind.REGEX, "[01]*")
+    request = GenerationRequest(ID, ModelId("m"), TextPrompt("x"), stop=REPEATED, grammar=grammar)
+    one = choice.Choice(request, 0, 1, PlainParser(FakeDetokenizer()))
+    one.receive(Tokens(tuple(b"0" * 99)))
+    assert one.outcome is None

@@ -92,6 +92,11 @@ def test_a_stage_that_was_not_reached_has_no_line() -> None:
     assert lines["ended"] == "after 3.00s: cancelled, its client left, or it was cancelled"
 
 
+def test_an_answer_that_repeated_itself_is_said_to_have() -> None:
+    lines = dict(story_lines(body_of(followed(), Script.parsed(Script().ended("length")))))
+    assert lines["ended"] == "after 4.25s: length, it repeated the same 7 tokens (repetition_detection)"
+
+
 def test_a_story_holds_no_control_code() -> None:
     body = body_of(followed(), whole())
     assert body.explanation is not None
