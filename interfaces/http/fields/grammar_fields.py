@@ -2,7 +2,7 @@
 
     field                                                    grammar
     response_format {"type": "text"}                         none
-    response_format {"type": "json_object"}                  any JSON object
+    response_format {"type": "json_object"}                  any JSON object; with `schema` as the next
     response_format {"type": "json_schema", "json_schema"    what `schema` accepts, `strict` or not; a schema that
       {"name", "schema", "strict"}} or with these beside     cannot be enforced is refused
       "type", as in the Responses dialect's text.format
@@ -60,7 +60,8 @@ class GrammarFields(SamplingFields, kw_only=True):
     """The fields of a body that constrain its answer, after those for sampling."""
 
     response_format: Annotated[
-        ResponseFormat | None, supported("`text`, `json_object`, `json_schema`, enforced whether `strict` or not")
+        ResponseFormat | None,
+        supported("`text`, `json_object` (also with a `schema`), `json_schema`, enforced whether `strict` or not"),
     ] = None
     structured_outputs: Annotated[
         StructuredOutputs | None, supported("one of `json`, `json_object`, `regex`, `choice`, `grammar` (Lark)")
@@ -108,9 +109,9 @@ def form_grammar(value: Mapping[str, Any] | None, field: str) -> Grammar | None:
 def _format_grammar(format: ResponseFormat, field: str) -> Grammar | None:
     if format.type == "text":
         return None
-    if format.type == "json_object":
-        return json_object_grammar()
     schema, path = format.schema, f"{field}.schema"
+    if format.type == "json_object":
+        return json_object_grammar() if schema is None else _json(schema, path)
     if schema is None:
         path = f"{field}.json_schema.schema"
         schema = None if format.json_schema is None else format.json_schema.schema

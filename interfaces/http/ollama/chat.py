@@ -14,6 +14,7 @@ from domain.errors import InvalidRequest, require
 from domain.request.chat import ChatMessage, Json, Role, ToolCall, ToolSpec
 from domain.request.grammar import Grammar, json_object_grammar, json_schema_grammar
 from domain.request.media import Image
+from domain.request.reasoning_budget import NO_REASONING
 from domain.request.request import ChatPrompt, GenerationRequest, Prompt, TextPrompt
 from domain.request.sampling import SamplingParams, StopRules
 from interfaces.http.answering.dialect import Operation, Started
@@ -163,7 +164,10 @@ class AnswerFields(Struct, kw_only=True):
     options: Annotated[Options | None, mapped("see below")] = None
     think: Annotated[
         bool | str | None,
-        mapped("true, false, `low`, `medium` or `high`, if the model's template knows it"),
+        mapped(
+            "true, false, `low`, `medium` or `high`, if the model's template knows it; with false, reasoning is ended"
+            " where the model begins it all the same, and never sent"
+        ),
     ] = None
     keep_alive: KeepAlive = None
     logprobs: Annotated[bool | None, supported("of all tokens, in whichever part they are")] = None
@@ -246,6 +250,7 @@ def _request(body: AnswerFields, context: RequestContext, prompt: Prompt) -> Gen
         stop=stop_rules(options),
         persist=body.store is not False,
         grammar=_grammar(body.format),
+        reasoning=NO_REASONING if body.think is False else None,
     )
 
 
@@ -344,7 +349,11 @@ def _operation(
     """A route that generates. `shape`: of its answers' lines."""
 
     def framing(body: BodyT, started: Started) -> OllamaAnswer:
-        return OllamaAnswer(body.model, started, shape)
+        return OllamaAnswer(body.model, started, shape if body.think is not False else without_thinking)
+
+    def without_thinking(piece: Piece, fields: dict[str, Any]) -> AnswerBody:
+        """For reasoning that no known token ends; its lines are empty, as a keep-alive is."""
+        return shape(replace(piece, thinking=""), fields)
 
     async def instead(body: BodyT, context: RequestContext) -> AnswerBody | None:
         if not body.is_empty:

@@ -10,7 +10,7 @@ from domain.errors import InvalidRequest, require
 from domain.request.chat import ChatMessage, Json, Role, ToolCall, ToolSpec, message_of
 from domain.request.media import Image
 from domain.request.reasoning_budget import NO_REASONING, ReasoningLimit
-from domain.request.request import ChatPrompt, GenerationRequest
+from domain.request.request import THINKING_SWITCHES, ChatPrompt, GenerationRequest
 from interfaces.http.fields.image_fields import image_of
 from interfaces.http.fields.parameters import mapped, refuse_unsupported, refused, supported
 from interfaces.http.fields.sampling_fields import openai_tool_choice
@@ -234,12 +234,13 @@ def chat_prompt(body: ChatCompletionRequest) -> ChatPrompt:
 
 
 def reasoning_limit(body: ChatCompletionRequest) -> ReasoningLimit | None:
-    """Returns the limit on reasoning. A budget of -1 is no limit; without a budget, the effort `none` is a limit of no
-    tokens. Raises InvalidRequest."""
+    """Returns the limit on reasoning. A budget of -1 is no limit; without a budget, the effort `none` and a template's
+    switch that is off are a limit of no tokens, as not every template has a switch. Raises InvalidRequest."""
     if (name := _budget_name(body)) is not None:
         budget = getattr(body, name)
         return None if budget == -1 else ReasoningLimit(budget)
-    return NO_REASONING if body.reasoning_effort == "none" else None
+    is_off = any((body.chat_template_kwargs or {}).get(name) is False for name in THINKING_SWITCHES)
+    return NO_REASONING if is_off or body.reasoning_effort == "none" else None
 
 
 def num_logprobs(body: ChatCompletionRequest) -> int | None:

@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
@@ -26,17 +27,20 @@ MAX_CHOICES = 128
 
 
 class StreamOptions(Struct):
-    """The options of a stream. `include_usage`: end the stream with a chunk that carries the token counts."""
+    """The options of a stream. `include_usage`: end the stream with a chunk that carries the token counts.
+    `continuous_usage_stats`: with it, the other chunks carry those so far."""
 
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
 
 
 class CompletionFields(GrammarFields, kw_only=True):
     """The fields of chat and text completions. Null and absent mean the same for every field."""
 
-    stream_options: Annotated[StreamOptions | None, mapped("`include_usage`: a last chunk with the token counts")] = (
-        None
-    )
+    stream_options: Annotated[
+        StreamOptions | None,
+        mapped("`include_usage`: a last chunk with the token counts, with `continuous_usage_stats` every chunk"),
+    ] = None
     n: Annotated[
         Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None, supported(f"up to {MAX_CHOICES}, over all prompts")
     ] = None
@@ -81,6 +85,11 @@ class CompletionFields(GrammarFields, kw_only=True):
     @property
     def includes_usage(self) -> bool:
         return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    @property
+    def grammar_names(self) -> dict[str, str]:
+        """A refused `grammar` is named as it was sent."""
+        return super().grammar_names if self.grammar_text in (None, "") else {}
 
 
 def completion_request(
@@ -143,15 +152,19 @@ ChoiceT = TypeVar("ChoiceT")
 
 class ChunkFraming(Framing, Generic[ChoiceT]):
     """A stream of chunks that ends with `[DONE]`. `usage` is null in every chunk but the last when it was requested,
-    else absent."""
+    unless that asked for it in all; else absent."""
 
     def __init__(self, fields: CompletionFields, started: Started) -> None:
         self._includes_usage = fields.includes_usage
+        self._is_counting = fields.stream_options is not None and bool(fields.stream_options.continuous_usage_stats)
         self._started = started
         self._encoder = msgspec.json.Encoder()
-        self._usages: dict[int, Usage] = {}
+        self._usages = [Usage(len(prompt), 0) for prompt in started.prompts for _ in range(started.choices_per_prompt)]
 
     def feed(self, index: int, item: StreamItem) -> bytes:
+        if isinstance(item, ContentDelta) and self._is_counting:
+            so_far = self._usages[index]
+            self._usages[index] = replace(so_far, completion_tokens=so_far.completion_tokens + len(item.token_ids))
         if isinstance(item, Finished):
             self._usages[index] = item.usage
             return self._encoded([self._last(index, item)])
@@ -166,15 +179,16 @@ class ChunkFraming(Framing, Generic[ChoiceT]):
     def end(self) -> bytes:
         if not self._includes_usage:
             return SSE_DONE
-        usages = [self._usages[index] for index in range(self._started.num_choices)]
-        return self._encoded([], usage_body(usages, self._started.choices_per_prompt)) + SSE_DONE
+        return self._encoded([], has_usage=True) + SSE_DONE
 
     def fail(self, error: DomainError) -> bytes:
         return sse_event(self._encoder.encode(openai_error(problem_of(error)))) + SSE_DONE
 
-    def _encoded(self, choices: Sequence[ChoiceT], usage: UsageBody | None = None) -> bytes:
-        chunk = self._chunk(list(choices), usage if self._includes_usage else UNSET)
-        return sse_event(self._encoder.encode(chunk))
+    def _encoded(self, choices: Sequence[ChoiceT], *, has_usage: bool = False) -> bytes:
+        usage: UsageBody | UnsetType | None = None if self._includes_usage else UNSET
+        if self._includes_usage and (has_usage or self._is_counting):
+            usage = usage_body(self._usages, self._started.choices_per_prompt)
+        return sse_event(self._encoder.encode(self._chunk(list(choices), usage)))
 
     @abstractmethod
     def _chunk(self, choices: list[ChoiceT], usage: UsageBody | UnsetType | None) -> Struct: ...

@@ -122,6 +122,7 @@ BAD_CHAT: list[tuple[dict[str, Any], str]] = [
     ),
     ({"tools": TOOLS, "tool_choice": {"type": "allowed_tools", "allowed_tools": {"tools": []}}}, "tool_choice"),
     ({"guided_json": {"type": "object"}}, "guided_json"),
+    ({"grammar": 'root ::= "a"'}, "grammar"),
     ({"functions": [{"name": "f"}]}, "functions"),
     ({"modalities": ["text", "audio"]}, "modalities"),
     ({"stop_token_ids": [1]}, "stop_token_ids"),

@@ -74,8 +74,8 @@ def test_anthropics_budget(thinking: FakeService) -> None:
 def test_the_effort_none_ends_reasoning_that_a_template_opens_all_the_same(thinking: FakeService) -> None:
     answer = ask(thinking, RESPONSES, reasoning={"effort": "none"})
     assert [item["type"] for item in answer["output"]] == ["message"]
-    asked = ask(thinking, reasoning_effort="none")["choices"][0]["message"]
-    assert "reasoning_content" not in asked
+    for off in ({"reasoning_effort": "none"}, {"chat_template_kwargs": {"thinking": False}}):
+        assert "reasoning_content" not in ask(thinking, **off)["choices"][0]["message"]
 
 
 def test_a_budget_that_cannot_be_kept_is_refused_where_it_was_asked_for_by_name() -> None:

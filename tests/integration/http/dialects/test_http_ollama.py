@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from adapters.fake.options import FakeOptions, reply_with
+from adapters.fake.tokenizer import FakeTokenizer, FakeTokenizers
 from domain.client import Client, KeyRing, key_digest
 from tests.support.http.servers.fake_service import DEFAULT_MODEL, FakeService, fake_service
 
@@ -102,6 +103,19 @@ def test_each_token_has_its_log_probability(service: FakeService, path: str, bod
     assert [entry for one in told for entry in one.get("logprobs", [])] == answer["logprobs"]
     plain = whole(service, path, {**body, "logprobs": False, "top_logprobs": 0})
     assert "logprobs" not in plain
+
+
+@pytest.mark.parametrize("has_end", [True, False], ids=["ended", "held back"])
+def test_reasoning_that_is_switched_off_is_not_there_whatever_the_template_does(has_end: bool) -> None:
+    options = FakeOptions(reply=reply_with("<think>Hm.</think>fine"))
+    with fake_service(options, tokenizers=FakeTokenizers(FakeTokenizer(reasons=has_end))) as musing:
+        for path, body in (("chat", HELLO), ("generate", {"prompt": "Hello"})):
+            assert "thinking" in post(musing, path, body).text
+            told = lines(post(musing, path, {**body, "think": False}))
+            answer = whole(musing, path, {**body, "think": False})
+            assert "thinking" not in json.dumps([*told, answer])
+            if not has_end:
+                assert "".join(map(text_of, told)) == text_of(answer) == "fine"
 
 
 def test_a_conversation_with_calls_is_rendered(service: FakeService) -> None:

@@ -21,6 +21,7 @@ def grammar_of(fields: dict[str, Any]) -> Grammar | None:
     ("fields", "grammar"),
     [
         ({"response_format": {"type": "json_object"}}, Grammar(GrammarKind.JSON_OBJECT)),
+        ({"response_format": {"type": "json_object", "schema": SCHEMA}}, Grammar(GrammarKind.JSON_SCHEMA, TEXT)),
         (
             {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": SCHEMA}}},
             Grammar(GrammarKind.JSON_SCHEMA, TEXT),
@@ -63,6 +64,7 @@ def test_plain_text_has_none(fields: dict[str, Any]):
             {"response_format": {"type": "json_schema", "json_schema": {"schema": {"not": {}}}}},
             "response_format.json_schema.schema",
         ),
+        ({"response_format": {"type": "json_object", "schema": {"not": {}}}}, "response_format.schema"),
         ({"guided_json": "{"}, "guided_json"),
         ({"guided_json": "[" * 100_000}, "guided_json"),
         ({"guided_json": 3}, "guided_json"),

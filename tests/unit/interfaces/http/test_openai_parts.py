@@ -164,6 +164,16 @@ class TestChat:
             "logprobs"
         ]["content"]
 
+    def test_a_client_that_wants_the_counts_of_each_chunk_gets_them(self) -> None:
+        options = {"include_usage": True, "continuous_usage_stats": True}
+        chunks = chunks_of(CALLS, FinishReason.TOOL_CALLS, stream_options=options)
+        usages = [chunk["usage"] for chunk in chunks]
+        assert [usage["completion_tokens"] for usage in usages] == [0, 1, 3, 4, 6, 7, 8, 9, 10, 10]
+        assert {usage["prompt_tokens"] for usage in usages} == {3}
+        assert not chunks[-1]["choices"]
+        last_only = chunks_of(CALLS, FinishReason.TOOL_CALLS, stream_options={"include_usage": True})
+        assert [chunk["usage"] for chunk in last_only] == [None] * 9 + [usages[-1]]
+
 
 class TestCompletions:
     """Everything is text there: reasoning as it stands, a call as its name and arguments."""
