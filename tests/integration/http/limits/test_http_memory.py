@@ -66,6 +66,7 @@ STREAMED = [
 COMPUTES_NOTHING = {
     "/admin/api/requests/{request_id:str}/cancel",
     "/v1/responses/{response_id:str}/cancel",
+    "/v1/responses/input_tokens",
     "/v1/messages/count_tokens",
     "/api/show",
     "/api/pull",
