@@ -49,6 +49,17 @@ class _RefusedInput(Exception):
     """The exception that a callback raises to stop the parser."""
 
 
+class UnchunkedAnswer(RequestResponseCycle):
+    """An answer to HTTP/1.0, which knows no chunks: without a length, the end of the connection is its end."""
+
+    async def send(self, message: Any) -> None:
+        if message["type"] == "http.response.start":
+            self.chunked_encoding = False
+        else:
+            self.expected_content_length = len(message.get("body", b""))
+        await super().send(message)
+
+
 class BoundedConnection(HttpToolsProtocol):
     """A connection with limits on headers, bodies, time and unread answers. Event loop only."""
 
@@ -172,6 +183,8 @@ class BoundedConnection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self.server_state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
         super().on_headers_complete()  # raises for a target that is no path: then the request has no cycle
+        if self.scope["http_version"] == "1.0":
+            self.cycle.__class__ = UnchunkedAnswer
         self.headers = []  # trailers, which arrive after the request was checked by its headers, are not among them
         self._enter(RequestPart.BODY)
 

@@ -12,7 +12,7 @@ may read every answer. It cannot choose the `Host` header though: that holds the
 
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from litestar.enums import ScopeType
@@ -30,6 +30,7 @@ from interfaces.http.front.connection_limits import (
     MAX_TARGET_BYTES,
     TARGET_TOO_LONG,
 )
+from interfaces.http.incoming.gzip_body import is_readable
 from interfaces.http.incoming.request_context import is_health_check
 
 
@@ -114,9 +115,12 @@ class RequestGuard:
         return is_known or is_address_allowed or ANY in self._settings.allowed_hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == ScopeType.HTTP and (problem := self._problem(scope)) is not None:
-            await self._refusals.send(scope["path"], send, problem)
-            return
+        if scope["type"] == ScopeType.HTTP:
+            if (problem := self._problem(scope)) is not None:
+                await self._refusals.send(scope["path"], send, problem)
+                return
+            if scope["method"] == "HEAD":  # answered as GET; uvicorn sends no body
+                scope = cast(Scope, {**scope, "method": "GET"})
         await self._app(scope, receive, send)
 
     def _problem(self, scope: HTTPScope) -> Problem | None:
@@ -130,6 +134,7 @@ class RequestGuard:
             or self._origin_problem(headers.get(b"origin", []), hosts)
             or self._site_problem(headers, str(scope["method"]))
             or self._type_problem(headers, scope)
+            or _encoding_problem(headers.get(b"content-encoding", []))
         )
 
     def _host_problem(self, hosts: list[str], http_version: str) -> Problem | None:
@@ -178,6 +183,14 @@ def _size_problem(scope: HTTPScope) -> Problem | None:
         return TARGET_TOO_LONG
     sizes = [len(name + b": " + value + b"\r\n") for name, value in scope["headers"]]
     return HEADERS_TOO_LARGE if len(sizes) > MAX_HEADERS or sum(sizes) > MAX_HEADER_BYTES else None
+
+
+def _encoding_problem(encodings: list[str]) -> Problem | None:
+    if is_readable(encodings):
+        return None
+    sent = printable(", ".join(encodings))
+    message = f"bodies must have the content encoding gzip or none, not '{sent}'; send the body as it is"
+    return Problem(415, "unsupported_media_type", message)
 
 
 def _is_allowed(content_type: str) -> bool:

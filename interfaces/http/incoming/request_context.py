@@ -32,6 +32,7 @@ from domain.errors import NotAllowed, ServerUnavailable
 from domain.host_name import network_of
 from domain.request.document import Owner
 from domain.request.request import GenerationRequest
+from interfaces.http.incoming.gzip_body import is_gzip, unzipped
 from interfaces.http.services import Services
 
 T = TypeVar("T")
@@ -238,7 +239,8 @@ class Authentication(ASGIMiddleware):
         try:
             if is_charged:
                 context.arrive(takes_place=bool(scope["route_handler"].opt.get("takes_place")))
-            await next_app(scope, context.reading(receive), context.answering(send))
+            body = unzipped(receive) if is_gzip(context.headers.get("content-encoding", "")) else receive
+            await next_app(scope, context.reading(body), context.answering(send))
         finally:
             await context.end()
 
