@@ -53,6 +53,7 @@ _REFUSED = frozenset({401, 403, 429})
 
 _READABLE_HEADERS = [
     "x-cairn-cache",
+    "x-cairn-ignored",
     "x-request-id",
     "traceresponse",
     "retry-after",

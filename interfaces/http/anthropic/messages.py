@@ -14,6 +14,7 @@ from domain.errors import InvalidRequest, require
 from domain.ids import ModelId
 from domain.printable import printable
 from domain.request.chat import CallMode, Json, Role, ToolChoice, ToolSpec, named_tool
+from domain.request.grammar import Grammar
 from domain.request.reasoning_budget import NO_REASONING, ReasoningLimit
 from domain.request.request import ChatPrompt, GenerationRequest
 from domain.request.sampling import SamplingParams, StopRules
@@ -123,17 +124,30 @@ class PromptFields(Struct, kw_only=True):
         OutputConfig | None,
         mapped("`effort` goes to the model's template as `low`, `medium` or `high`; `format` is a `json_schema`"),
     ] = None
+    output_format: Annotated[dict[str, Any] | None, supported("the older name of `output_config.format`")] = None
     cache_salt: Annotated[str | None, supported("Cairn's own: prefixes are shared only between equal salts")] = None
     store: Annotated[
         bool | None, supported("Cairn's own: false keeps what is computed for this request out of the store")
     ] = None
     mcp_servers: Annotated[list[Any] | None, refused("the server calls no other servers", [])] = None
+    compaction: Annotated[Any, refused("send the request for a summary as a message")] = None
     cache_control: Annotated[Any, ignored("every prompt is cached, wherever it is marked")] = None
     context_management: Annotated[Any, ignored("nothing is taken out of the conversation")] = None
+    billing_policy: Annotated[Any, ignored("nothing is billed")] = None
+    speed: Annotated[Any, ignored("every request is computed as fast as it can be")] = None
 
     @property
-    def format(self) -> dict[str, Any] | None:
-        return None if self.output_config is None else self.output_config.format
+    def formats(self) -> dict[str, dict[str, Any]]:
+        """The forms that the answer is to have, by field."""
+        newer = None if self.output_config is None else self.output_config.format
+        return {name: form for name, form in ((FORMAT, newer), (OLDER_FORMAT, self.output_format)) if form is not None}
+
+    @property
+    def grammar(self) -> Grammar | None:
+        """Raises InvalidRequest, naming the field."""
+        if len(formats := self.formats) > 1:
+            raise InvalidRequest(f"{OLDER_FORMAT} and {FORMAT} exclude each other", param=OLDER_FORMAT)
+        return next((form_grammar(form, name) for name, form in formats.items()), None)
 
 
 class MessagesRequest(PromptFields, kw_only=True):
@@ -153,10 +167,15 @@ class MessagesRequest(PromptFields, kw_only=True):
     ] = None
     metadata: Annotated[Any, ignored("it stays out of the prompt")] = None
     container: Annotated[Any, ignored("there are none")] = None
+    thread: Annotated[Any, refused("conversations are not stored; send all messages")] = None
+    diagnostics: Annotated[Any, ignored("`/v1/cache/explain` says where a prompt differs")] = None
+    fallbacks: Annotated[Any, ignored("no model declines for another")] = None
+    fallback_credit_token: Annotated[Any, ignored("nothing is billed")] = None
+    inference_geo: Annotated[Any, ignored("everything is computed here")] = None
 
     def wire_names(self) -> dict[str, str]:
         """Without a format, a grammar comes from tools."""
-        return {**_NAMES, "grammar": FORMAT if self.format is not None else "tools"}
+        return {**_NAMES, "grammar": next(iter(self.formats), "tools")}
 
     def requests(self, context: RequestContext) -> list[GenerationRequest]:
         request = new_request(
@@ -167,7 +186,7 @@ class MessagesRequest(PromptFields, kw_only=True):
             sampling=SamplingParams.chosen(temperature=self.temperature, top_p=self.top_p, top_k=self.top_k),
             stop=StopRules(length_limit(self.max_tokens), stop=tuple(self.stop_sequences or ())),
             persist=self.store is not False,
-            grammar=form_grammar(self.format, FORMAT),
+            grammar=self.grammar,
             reasoning=reasoning_limit(self),
             priority=tier_priority(self.service_tier),
         )
@@ -178,7 +197,7 @@ class CountTokensRequest(PromptFields, kw_only=True):
     """The body of POST /v1/messages/count_tokens."""
 
 
-FORMAT = "output_config.format"
+FORMAT, OLDER_FORMAT = "output_config.format", "output_format"
 _NAMES = {"stop": "stop_sequences", "reasoning_budget": "thinking.budget_tokens"}
 
 

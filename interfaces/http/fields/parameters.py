@@ -7,7 +7,7 @@ The documentation's tables and the refusals are made of these declarations.
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, get_type_hints
+from typing import Any, cast, get_type_hints
 
 import msgspec
 from msgspec import Meta, Struct
@@ -55,6 +55,14 @@ def parameters(body: type[Struct]) -> tuple[Parameter, ...]:
     """In the order of the fields. Every field must be declared."""
     hints = get_type_hints(body, include_extras=True)
     return tuple(_parameter(field, hints[field.name]) for field in msgspec.structs.fields(body))
+
+
+def without_effect(body: object, path: str = "") -> list[str]:
+    """Returns the names of the parameters that are ignored and were sent, also those in `options` of the body."""
+    ignored = [one for one in parameters(cast("type[Struct]", type(body))) if one.support == "ignored"]
+    found = [f"{path}{one.name}" for one in ignored if getattr(body, one.attribute) is not None]
+    options = getattr(body, "options", None)
+    return found + (without_effect(options, "options.") if isinstance(options, Struct) else [])
 
 
 def refuse_unsupported(body: Struct) -> None:

@@ -29,7 +29,7 @@ from domain.request.repetition import RepetitionDetection
 from domain.request.request import THINKING_SWITCHES, GenerationRequest, Prompt
 from domain.request.sampling import MAX_LOGIT_BIAS, SamplingParams, StopRules
 from interfaces.http.errors import renamed
-from interfaces.http.fields.parameters import mapped, supported
+from interfaces.http.fields.parameters import mapped, supported, without_effect
 from interfaces.http.incoming.json_body import converted
 from interfaces.http.incoming.request_context import RequestContext
 
@@ -127,6 +127,7 @@ def new_request(
 ) -> GenerationRequest:
     """Returns the request of a body. `prefix`: of its id. `fields`: those of GenerationRequest that only its dialect
     knows. Raises InvalidRequest."""
+    context.ignored = without_effect(body)
     common: dict[str, Any] = {
         "model": body.model or context.services.default_model,
         "cache_salt": body.cache_salt or "",

@@ -39,6 +39,7 @@ T = TypeVar("T")
 
 HEALTH_PATHS = frozenset({"/health", "/health/live", "/health/ready", "/health/engine"})
 
+IGNORED_HEADER = b"x-cairn-ignored"
 SALT_HEADER = "x-cairn-cache-salt"
 """Requests without a body name their tenant in a header, because addresses end up in logs."""
 
@@ -115,7 +116,7 @@ class RequestContext:
     """One HTTP exchange of a known client, from its headers to the last byte of its answer. Event loop only.
 
     `client` is the client as it was when the exchange began, `arrived_ns` the monotonic time of that. `owner` names the
-    share of `bodies` that the request's body takes.
+    share of `bodies` that the request's body takes. `ignored`: the fields of the body that have no effect.
     """
 
     def __init__(
@@ -125,6 +126,7 @@ class RequestContext:
         self.client = meter.client
         self.headers: Mapping[str, str] = Headers() if headers is None else headers
         self.arrived_ns = services.clock.now_ns()
+        self.ignored: Sequence[str] = ()
         self._meter = meter
         self._bodies = bodies
         self._owner = owner
@@ -209,10 +211,12 @@ class RequestContext:
         if num_bytes:
             self._bodies.release(self._owner, num_bytes)
 
-    def limit_headers(self) -> list[tuple[bytes, bytes]]:
-        """Returns the client's limit of requests and what is left of it, in OpenAI's headers."""
+    def answer_headers(self) -> list[tuple[bytes, bytes]]:
+        """Returns the client's limit of requests and what is left of it, in OpenAI's headers, and a header with the
+        fields that have no effect, where there are any."""
         allowance = self._meter.allowance(self.services.clock.now_ns())
-        return [(f"x-ratelimit-{name}-requests".encode(), value.encode()) for name, value in allowance.items()]
+        limits = [(f"x-ratelimit-{name}-requests".encode(), value.encode()) for name, value in allowance.items()]
+        return limits + ([(IGNORED_HEADER, ", ".join(self.ignored).encode())] if self.ignored else [])
 
 
 class Authentication(ASGIMiddleware):
@@ -304,8 +308,8 @@ def add_headers(ids: IdSource) -> Callable[[Message, Scope], Awaitable[None]]:
     async def hook(message: Message, scope: Scope) -> None:
         if message["type"] == "http.response.start":
             context: RequestContext | None = scope["state"].get(_CONTEXT)
-            limits = [] if context is None else context.limit_headers()
+            of_context = [] if context is None else context.answer_headers()
             own = (b"x-request-id", request_id(scope, ids).encode())
-            message["headers"] = [*message["headers"], own, *limits]
+            message["headers"] = [*message["headers"], own, *of_context]
 
     return hook

@@ -75,6 +75,10 @@ class Options(Struct, kw_only=True):
     use_mmap: Annotated[Any, ignored(_LOADING)] = None
     use_mlock: Annotated[Any, ignored(_LOADING)] = None
     num_thread: Annotated[Any, ignored(_LOADING)] = None
+    f16_kv: Annotated[Any, ignored(_LOADING)] = None
+    logits_all: Annotated[Any, ignored(_LOADING)] = None
+    vocab_only: Annotated[Any, ignored(_LOADING)] = None
+    embedding_only: Annotated[Any, ignored(_LOADING)] = None
 
 
 WIRE_NAMES: Mapping[str, str] = {
@@ -218,6 +222,9 @@ class GenerateRequest(AnswerFields, kw_only=True):
     template: Annotated[str | None, refused("the model's own template is used", "")] = None
     context: Annotated[list[int] | None, refused("send conversations to `/api/chat`", [])] = None
     images: Annotated[list[str] | None, supported("in base64, before the prompt; not with `raw`")] = None
+    width: Annotated[Any, refused("answers are text", 0)] = None
+    height: Annotated[Any, refused("answers are text", 0)] = None
+    steps: Annotated[Any, refused("answers are text", 0)] = None
 
     @property
     def is_empty(self) -> bool:

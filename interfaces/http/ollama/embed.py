@@ -1,14 +1,14 @@
 """POST /api/embed and the older POST /api/embeddings: vectors of texts."""
 
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Struct, field
 
 from application.use_cases.embed import PooledTexts
 from domain.request.pooling import PooledPrompt
 from domain.request.request import GenerationRequest
-from interfaces.http.fields.parameters import mapped, supported
+from interfaces.http.fields.parameters import ignored, mapped, supported
 from interfaces.http.fields.pooled_body import Dimensions, PooledBody, as_json
 from interfaces.http.incoming.request_context import RequestContext
 from interfaces.http.ollama.loading import KeepAlive, loaded_or_unloaded, model_id
@@ -29,6 +29,7 @@ class EmbeddingsAnswer(Struct):
 
 
 class EmbedFields(PooledBody, kw_only=True):
+    options: Annotated[Any, ignored("nothing is sampled, and the server loads models its own way")] = None
     keep_alive: KeepAlive = None
 
     async def loaded(self, context: RequestContext) -> int:

@@ -12,7 +12,7 @@ from domain.request.media import Image
 from domain.request.reasoning_budget import NO_REASONING, ReasoningLimit
 from domain.request.request import THINKING_SWITCHES, ChatPrompt, GenerationRequest
 from interfaces.http.fields.image_fields import image_of
-from interfaces.http.fields.parameters import mapped, refuse_unsupported, refused, supported
+from interfaces.http.fields.parameters import ignored, mapped, refuse_unsupported, refused, supported
 from interfaces.http.fields.sampling_fields import openai_tool_choice
 from interfaces.http.incoming.json_body import check_arguments
 from interfaces.http.incoming.request_context import RequestContext
@@ -198,6 +198,13 @@ class ChatCompletionRequest(CompletionFields, kw_only=True):
     functions: Annotated[Any, refused("use `tools`", [])] = None
     modalities: Annotated[Any, refused("answers are text", ["text"], [])] = None
     web_search_options: Annotated[Any, refused("the server searches nothing")] = None
+    moderation: Annotated[Any, refused("nothing is moderated")] = None
+    metadata: Annotated[Any, ignored("it stays out of the prompt")] = None
+    prompt_cache_key: Annotated[Any, ignored("every prompt is cached, by its content")] = None
+    prompt_cache_options: Annotated[Any, ignored("every prompt is cached, by its content")] = None
+    prompt_cache_retention: Annotated[Any, ignored("the store keeps what it has room for")] = None
+    safety_identifier: Annotated[Any, ignored("it is passed to no one")] = None
+    verbosity: Annotated[Any, ignored("say it in a message")] = None
 
     def wire_names(self) -> dict[str, str]:
         names = {"max_tokens": "max_completion_tokens"} if self.max_completion_tokens is not None else {}

@@ -1,7 +1,7 @@
 """POST /v1/embeddings: vectors of one or many texts, each a string or token ids."""
 
 from base64 import b64encode
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Struct
 
@@ -10,7 +10,7 @@ from domain.errors import InvalidRequest
 from domain.id_row import MAX_TOKEN_ID, IdRow
 from domain.request.pooling import PooledPrompt
 from domain.request.request import GenerationRequest
-from interfaces.http.fields.parameters import supported
+from interfaces.http.fields.parameters import ignored, supported
 from interfaces.http.fields.pooled_body import Dimensions, PooledBody, as_json
 from interfaces.http.openai.shared import PromptTokensDetails
 
@@ -55,6 +55,7 @@ class EmbeddingRequest(PooledBody, kw_only=True):
         Literal["float", "base64"] | None, supported("`base64`: of little-endian float32 numbers")
     ] = None
     dimensions: Dimensions = None
+    user: Annotated[Any, ignored("it is passed to no one")] = None
 
     def prompt(self) -> PooledPrompt:
         is_one = isinstance(self.input, str) or (bool(self.input) and isinstance(self.input[0], int))

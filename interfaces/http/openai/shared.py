@@ -16,11 +16,12 @@ from interfaces.http.answering.collected import PredictionTokens, prediction_cou
 from interfaces.http.answering.dialect import SSE_DONE, Framing, Started, sse_comment, sse_event
 from interfaces.http.errors import openai_error, problem_of
 from interfaces.http.fields.grammar_fields import GrammarFields
-from interfaces.http.fields.parameters import mapped, refused, supported
+from interfaces.http.fields.parameters import ignored, mapped, refused, supported
 from interfaces.http.fields.sampling_fields import new_request, tier_priority
 from interfaces.http.incoming.request_context import RequestContext
 
 _NO_SAMPLER = "this sampler is not implemented"
+_CACHE = "the model's cache is kept as it is computed"
 
 MAX_CHOICES = 128
 """Bound on the completions of one HTTP request, over all its prompts."""
@@ -81,6 +82,19 @@ class CompletionFields(GrammarFields, kw_only=True):
     typical_p: Annotated[Any, refused(_NO_SAMPLER, 1)] = None
     use_beam_search: Annotated[Any, refused(_NO_SAMPLER, False)] = None
     xtc_probability: Annotated[Any, refused(_NO_SAMPLER, 0)] = None
+    adapters: Annotated[Any, refused("serve the adapted model by a name of its own", "")] = None
+    kv_bits: Annotated[Any, ignored(_CACHE)] = None
+    kv_group_size: Annotated[Any, ignored(_CACHE)] = None
+    kv_quant_scheme: Annotated[Any, ignored(_CACHE)] = None
+    quantized_kv_start: Annotated[Any, ignored(_CACHE)] = None
+    turboquant_kv_bits: Annotated[Any, ignored(_CACHE)] = None
+    max_kv_size: Annotated[Any, ignored("the context is the model's, or `model.context_length`")] = None
+    prefill_step_size: Annotated[Any, ignored("the scheduler chooses it")] = None
+    draft_model: Annotated[Any, ignored("`model.draft` of the settings names it")] = None
+    num_draft_tokens: Annotated[Any, ignored("the drafter chooses it")] = None
+    repetition_context_size: Annotated[Any, ignored("`repetition_penalty` looks at everything")] = None
+    xtc_threshold: Annotated[Any, ignored("it belongs to `xtc_probability`")] = None
+    user: Annotated[Any, ignored("it is passed to no one")] = None
 
     @property
     def includes_usage(self) -> bool:

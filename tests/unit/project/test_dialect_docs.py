@@ -7,7 +7,14 @@ from msgspec import Struct
 
 from domain.errors import InvalidRequest
 from interfaces.http.anthropic.messages import CountTokensRequest, MessagesRequest
-from interfaces.http.fields.parameters import ignored, parameters, refuse_unsupported, refused, supported
+from interfaces.http.fields.parameters import (
+    ignored,
+    parameters,
+    refuse_unsupported,
+    refused,
+    supported,
+    without_effect,
+)
 from interfaces.http.ollama.chat import ChatRequest, GenerateRequest, Options
 from interfaces.http.ollama.embed import EmbeddingsRequest, EmbedRequest
 from interfaces.http.openai.chat_request import ChatCompletionRequest
@@ -46,10 +53,20 @@ def test_every_field_is_declared(body: type[Struct]) -> None:
     assert all(one.note for one in reported)
 
 
+class _Options(Struct):
+    dull_too: Annotated[int | None, ignored("neither does it")] = None
+
+
 class _Body(Struct):
     good: Annotated[int | None, supported("it does")] = None
     dull: Annotated[Any, ignored("it does not")] = None
     bad: Annotated[list[int] | None, refused("it cannot", [], [0])] = None
+    options: Annotated[_Options | None, supported("see there")] = None
+
+
+def test_what_is_declared_as_ignored_is_reported_where_it_was_sent() -> None:
+    assert without_effect(_Body(1)) == []
+    assert without_effect(_Body(dull=0, options=_Options(7))) == ["dull", "options.dull_too"]
 
 
 def test_what_is_declared_as_refused_is_refused_unless_it_asks_for_nothing() -> None:

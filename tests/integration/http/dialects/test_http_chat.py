@@ -151,6 +151,15 @@ def test_tools_and_template_arguments_reach_the_template(service: FakeService) -
     assert "<think>" not in prompt(chat_template_kwargs={"enable_thinking": False})
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_fields_without_effect_are_reported(service: FakeService, stream: bool) -> None:
+    fields = {"turboquant_kv_bits": 4, "kv_bits": 3.5, "draft_model": None, "stream": stream}
+    answer = service.client.post("/v1/chat/completions", json={"messages": HELLO, **fields})
+    assert answer.headers["x-cairn-ignored"] == "kv_bits, turboquant_kv_bits"
+    plain = service.client.post("/v1/chat/completions", json={"messages": HELLO, "stream": stream})
+    assert "x-cairn-ignored" not in plain.headers
+
+
 def test_max_completion_tokens_is_the_modern_name(service: FakeService) -> None:
     assert post(service, max_completion_tokens=1)["usage"]["completion_tokens"] == 1
     assert post(service, max_completion_tokens=1, max_tokens=3)["usage"]["completion_tokens"] == 1

@@ -7,6 +7,7 @@ import pytest
 
 from domain.errors import InvalidRequest
 from domain.request.chat import ChatMessage, Role, ToolCall, ToolSpec
+from domain.request.grammar import json_schema_grammar
 from domain.request.media import Image
 from domain.request.reasoning_budget import NO_REASONING, ReasoningLimit
 from domain.request.request import ChatPrompt
@@ -43,6 +44,19 @@ def refused(*messages: dict[str, Any], **fields: Any) -> str:
     with pytest.raises(InvalidRequest) as error:
         prompt_of(*messages, **fields)
     return str(error.value.param)
+
+
+def test_the_form_of_an_answer_has_two_names() -> None:
+    schema: dict[str, Any] = {"type": "json_schema", "schema": {"type": "object", "properties": {}}}
+    older, newer = body_of(output_format=schema), body_of(output_config={"format": schema})
+    assert older.grammar == newer.grammar == json_schema_grammar(schema["schema"], "x")
+    with pytest.raises(InvalidRequest) as error:
+        _ = body_of(output_format={"type": "json_schema", "schema": {"not": {}}}).grammar
+    assert error.value.param == "output_format.schema"
+    assert (older.wire_names()["grammar"], newer.wire_names()["grammar"]) == ("output_format", "output_config.format")
+    both = body_of(output_format=schema, output_config={"format": schema})
+    with pytest.raises(InvalidRequest, match="output_format"):
+        _ = both.grammar
 
 
 def test_a_string_is_one_block_of_text_and_marks_stay_out() -> None:
