@@ -1,6 +1,6 @@
 """POST /v1/chat/completions: the operation and its answer, one body or a stream of chunks."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -9,8 +9,9 @@ from domain.request.request import FinishReason
 from domain.request.stream import ContentDelta, Finished, ReasoningDelta, TextDelta, ToolCallDelta
 from interfaces.http.answering.collected import Collected, visible_parts
 from interfaces.http.answering.dialect import Operation, Started
+from interfaces.http.fields.custom_tools import CustomInput, custom_text
 from interfaces.http.fields.sampling_fields import openai_tier
-from interfaces.http.openai.chat_request import ChatCompletionRequest
+from interfaces.http.openai.chat_request import ChatCompletionRequest, custom_names
 from interfaces.http.openai.logprobs import ChatLogprobs, PromptLogprobsBody, ScoredPrompt, Scores, chat_logprobs
 from interfaces.http.openai.shared import ChunkFraming, UsageBody, plain_text, usage_body
 
@@ -27,13 +28,23 @@ class AnsweredToolCall(Struct, tag_field="type", tag="function"):
     function: AnsweredFunction
 
 
+class AnsweredCustom(Struct):
+    name: str
+    input: str
+
+
+class AnsweredCustomCall(Struct, tag_field="type", tag="custom"):
+    id: str
+    custom: AnsweredCustom
+
+
 class AnswerMessage(Struct, tag_field="role", tag="assistant"):
     """The message of an answer. `content` is null where there is none besides tool calls."""
 
     content: str | None
     refusal: None = None
     reasoning_content: str | UnsetType = UNSET
-    tool_calls: list[AnsweredToolCall] | UnsetType = UNSET
+    tool_calls: list[AnsweredToolCall | AnsweredCustomCall] | UnsetType = UNSET
 
 
 class ChatChoice(Struct):
@@ -90,13 +101,19 @@ class FunctionPiece(Struct):
     arguments: str = ""
 
 
+class CustomPiece(Struct):
+    name: str | UnsetType = UNSET
+    input: str = ""
+
+
 class ToolCallPiece(Struct):
-    """Only the first piece of a call has `id`, `type` and the function's name."""
+    """Only the first piece of a call has `id`, `type` and the tool's name."""
 
     index: int
     id: str | UnsetType = UNSET
     type: str | UnsetType = UNSET
     function: FunctionPiece | UnsetType = UNSET
+    custom: CustomPiece | UnsetType = UNSET
 
 
 class Delta(Struct):
@@ -170,16 +187,18 @@ def _choice(body: ChatCompletionRequest, started: Started, index: int, choice: C
     logprobs = [entry for delta in choice.deltas for entry in delta.logprobs]
     return ChatChoice(
         index,
-        _message(choice),
+        _message(choice, custom_names(body)),
         _FINISH_REASONS[choice.finished.reason],
         chat_logprobs(logprobs, started.tokenizer) if body.logprobs else None,
         choice.token_ids if body.return_token_ids else UNSET,
     )
 
 
-def _message(choice: Collected) -> AnswerMessage:
+def _message(choice: Collected, custom: Collection[str]) -> AnswerMessage:
     calls = [
-        AnsweredToolCall(part.id, AnsweredFunction(part.name, part.arguments))
+        AnsweredCustomCall(part.id, AnsweredCustom(part.name, custom_text(part.arguments)))
+        if part.name in custom
+        else AnsweredToolCall(part.id, AnsweredFunction(part.name, part.arguments))
         for part in visible_parts(choice)
         if isinstance(part, ToolCallDelta)
     ]
@@ -195,6 +214,9 @@ class ChatFraming(ChunkFraming[ChunkChoice]):
         self._body = body
         self._prompt_ids = list(started.prompts[0]) if body.return_token_ids else UNSET
         self._tier = _service_tier(body, started)
+        self._custom = custom_names(body)
+        self._inputs: dict[tuple[int, int], CustomInput] = {}
+        """The readers of custom calls, by index of choice and of call."""
         self._extensions_once: CairnBody | UnsetType = UNSET
         self._prompt_logprobs: PromptLogprobsBody | UnsetType = UNSET
 
@@ -211,17 +233,20 @@ class ChatFraming(ChunkFraming[ChunkChoice]):
         return chunk
 
     def _content(self, index: int, delta: ContentDelta) -> ChunkChoice | None:
-        choice = ChunkChoice(index, _delta(delta))
+        choice = ChunkChoice(index, self._delta(index, delta))
         if self._body.logprobs and delta.logprobs:
             choice.logprobs = chat_logprobs(delta.logprobs, self._started.tokenizer)
         if self._body.return_token_ids and delta.token_ids:
             choice.token_ids = list(delta.token_ids)
-        is_silent = not plain_text(delta) and choice.logprobs is None and choice.token_ids is UNSET
+        is_empty = not plain_text(delta) or choice.delta == Delta()
+        is_silent = is_empty and choice.logprobs is None and choice.token_ids is UNSET
         return None if is_silent else choice
 
     def _last(self, index: int, finished: Finished) -> ChunkChoice:
         self._extensions_once = _extensions([(index, finished)])
-        return ChunkChoice(index, Delta(), finish_reason=_FINISH_REASONS[finished.reason])
+        rests = [(call, text.finish()) for (of, call), text in self._inputs.items() if of == index]
+        pieces = [ToolCallPiece(call, custom=CustomPiece(input=rest)) for call, rest in rests if rest]
+        return ChunkChoice(index, Delta(tool_calls=pieces or UNSET), finish_reason=_FINISH_REASONS[finished.reason])
 
     def _chunk(self, choices: list[ChunkChoice], usage: UsageBody | UnsetType | None) -> ChatChunk:
         started = self._started
@@ -229,18 +254,27 @@ class ChatFraming(ChunkFraming[ChunkChoice]):
         more = (self._prompt_ids, extensions, self._prompt_logprobs, self._tier)
         return ChatChunk(started.id, started.created_s, started.model, choices, usage, *more)
 
+    def _delta(self, index: int, delta: ContentDelta) -> Delta:
+        match delta:
+            case TextDelta(text=text):
+                return Delta(content=text)
+            case ReasoningDelta(text=text):
+                return Delta(reasoning_content=text)
+            case ToolCallDelta():
+                return self._call(index, delta)
 
-def _delta(delta: ContentDelta) -> Delta:
-    match delta:
-        case TextDelta(text=text):
-            return Delta(content=text)
-        case ReasoningDelta(text=text):
-            return Delta(reasoning_content=text)
-        case ToolCallDelta(id="", arguments=arguments):
-            return Delta(tool_calls=[ToolCallPiece(delta.index, function=FunctionPiece(arguments=arguments))])
-        case ToolCallDelta():
-            function = FunctionPiece(delta.name, delta.arguments)
-            return Delta(tool_calls=[ToolCallPiece(delta.index, delta.id, "function", function)])
+    def _call(self, index: int, delta: ToolCallDelta) -> Delta:
+        """A piece of a call; empty for one that shows nothing of a custom tool's text yet."""
+        at, is_first = (index, delta.index), bool(delta.id)
+        if is_first and delta.name in self._custom:
+            self._inputs[at] = CustomInput()
+        name, type = (delta.name, "custom" if at in self._inputs else "function") if is_first else (UNSET, UNSET)
+        piece = ToolCallPiece(delta.index, delta.id or UNSET, type)
+        if (reader := self._inputs.get(at)) is None:
+            piece.function = FunctionPiece(name, delta.arguments)
+            return Delta(tool_calls=[piece])
+        piece.custom = CustomPiece(name, reader.feed(delta.arguments))
+        return Delta(tool_calls=[piece]) if is_first or piece.custom.input else Delta()
 
 
 CHAT_COMPLETIONS = Operation(

@@ -7,10 +7,11 @@ from typing import Annotated, Any, Literal, TypeAlias, cast
 from msgspec import Struct
 
 from domain.errors import InvalidRequest, require
-from domain.request.chat import ChatMessage, Json, Role, ToolCall, ToolSpec, message_of
+from domain.request.chat import ChatMessage, Json, Role, TextGrammar, ToolCall, ToolSpec, message_of
 from domain.request.media import Image
 from domain.request.reasoning_budget import NO_REASONING, ReasoningLimit
 from domain.request.request import THINKING_SWITCHES, ChatPrompt, GenerationRequest
+from interfaces.http.fields.custom_tools import custom_arguments, custom_spec
 from interfaces.http.fields.image_fields import image_of
 from interfaces.http.fields.parameters import ignored, mapped, refuse_unsupported, refused, supported
 from interfaces.http.fields.sampling_fields import openai_tool_choice
@@ -64,15 +65,39 @@ Part: TypeAlias = TextPart | RefusalPart | ImagePart | AudioPart | VideoPart | F
 Content: TypeAlias = str | list[Part]
 
 
+class _Typed(Struct):
+    """An object whose content is in the field that has the name of its type."""
+
+    type: Literal["function", "custom"] = "function"
+
+    def __post_init__(self) -> None:
+        if getattr(self, self.type) is None:
+            raise ValueError(f"Object missing required field `{self.type}`")  # as msgspec says it
+
+
 class FunctionCall(Struct):
     name: str
     arguments: str = ""
 
 
-class AssistantToolCall(Struct):
-    function: FunctionCall
+class CustomCall(Struct):
+    name: str
+    input: str = ""
+
+
+class AssistantToolCall(_Typed):
+    function: FunctionCall | None = None
+    custom: CustomCall | None = None
     id: str = ""
-    type: Literal["function"] = "function"
+
+    def called(self) -> ToolCall:
+        match self:
+            case AssistantToolCall(type="custom", custom=CustomCall(name=name, input=text)):
+                return ToolCall(self.id, name, custom_arguments(text))
+            case AssistantToolCall(function=FunctionCall(name=name, arguments=arguments)):
+                return ToolCall(self.id, name, arguments)
+            case _:
+                raise AssertionError(self)
 
 
 class Message(Struct):
@@ -109,7 +134,7 @@ def _message(message: Message, path: str) -> ChatMessage:
         require(message.content is not None, f"{path}.content", "is missing")
         answered = message.tool_call_id if role is Role.TOOL else None
         return ChatMessage(role, said.content, name, tool_call_id=answered, images=said.images)
-    calls = tuple(ToolCall(call.id, call.function.name, call.function.arguments) for call in message.tool_calls or ())
+    calls = tuple(call.called() for call in message.tool_calls or ())
     reasoning = message.reasoning_content if message.reasoning_content is not None else message.reasoning
     return ChatMessage(role, said.content or message.refusal or "", name, reasoning, calls, images=said.images)
 
@@ -147,9 +172,38 @@ class ToolFunction(Struct):
     strict: bool | None = None
 
 
-class Tool(Struct):
-    function: ToolFunction
-    type: Literal["function"] = "function"
+class ToolGrammar(Struct):
+    definition: str
+    syntax: str
+
+
+class CustomFormat(Struct):
+    grammar: ToolGrammar | None = None
+
+
+class CustomTool(Struct):
+    """A tool that takes text. A grammar is shown to the model, and enforced where its form of calls allows it."""
+
+    name: str
+    description: str | None = None
+    format: CustomFormat | None = None
+
+
+class Tool(_Typed):
+    function: ToolFunction | None = None
+    custom: CustomTool | None = None
+
+    def spec(self) -> ToolSpec:
+        match self:
+            case Tool(type="custom", custom=CustomTool(name=name, description=description, format=format)):
+                grammar = None if format is None else format.grammar
+                shown = None if grammar is None else TextGrammar(grammar.syntax, grammar.definition)
+                return custom_spec(name, description, shown)
+            case Tool(function=ToolFunction() as one):
+                parameters = cast("dict[str, Json]", one.parameters or {})
+                return ToolSpec(one.name, one.description or "", parameters, one.strict is True)
+            case _:
+                raise AssertionError(self)
 
 
 class Prediction(Struct):
@@ -168,12 +222,14 @@ class ChatCompletionRequest(CompletionFields, kw_only=True):
     max_completion_tokens: Annotated[int | None, supported("the same; wins over `max_tokens`")] = None
     logprobs: Annotated[bool | None, supported("of all tokens, in whichever part they are")] = None
     top_logprobs: Annotated[int | None, supported("up to 20")] = None
-    tools: Annotated[list[Tool] | None, supported("functions, `strict` or not")] = None
+    tools: Annotated[
+        list[Tool] | None, supported("functions, `strict` or not; `custom` as a function with an `input`")
+    ] = None
     tool_choice: Annotated[
         str | dict[str, Any] | None,
         mapped(
-            "`auto`, `none`, `required`, a function by name, `allowed_tools`; the prompt is the same with all; what a"
-            " model's form of calls does not allow is refused, see [http-api.md](../http-api.md)"
+            "`auto`, `none`, `required`, a function or custom tool by name, `allowed_tools`; the prompt is the same"
+            " with all; what a model's form of calls does not allow is refused, see [http-api.md](../http-api.md)"
         ),
     ] = None
     parallel_tool_calls: Annotated[
@@ -272,7 +328,9 @@ def _continues(body: ChatCompletionRequest) -> bool:
 
 
 def _tools(body: ChatCompletionRequest) -> tuple[ToolSpec, ...]:
-    return tuple(
-        ToolSpec(one.name, one.description or "", cast("dict[str, Json]", one.parameters or {}), one.strict is True)
-        for one in (tool.function for tool in body.tools or ())
-    )
+    return tuple(tool.spec() for tool in body.tools or ())
+
+
+def custom_names(body: ChatCompletionRequest) -> frozenset[str]:
+    """The names of the custom tools."""
+    return frozenset(tool.custom.name for tool in body.tools or () if tool.type == "custom" and tool.custom is not None)

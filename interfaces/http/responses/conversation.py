@@ -19,6 +19,7 @@ from domain.errors import InvalidRequest, require
 from domain.printable import printable
 from domain.request.chat import ChatMessage, Role, ToolCall, message_of
 from domain.request.media import Image
+from interfaces.http.fields.custom_tools import custom_arguments
 from interfaces.http.fields.image_fields import image_of
 from interfaces.http.fields.sampling_fields import media_note
 from interfaces.http.incoming.json_body import by_type, check_arguments, refusal
@@ -254,7 +255,7 @@ class _Conversation:
             case FunctionCallItem(call_id=id, name=name, namespace=namespace, arguments=arguments):
                 self._assistant_turn().calls.append(ToolCall(id, template_name(name, namespace), arguments))
             case CustomToolCallItem(call_id=id, name=name, namespace=namespace, input=text):
-                arguments = msgspec.json.encode({"input": text}).decode()
+                arguments = custom_arguments(text)
                 self._assistant_turn().calls.append(ToolCall(id, template_name(name, namespace), arguments))
             case CallOutputItem(call_id=id, output=output):
                 pieces = pieces_of(output, f"{path}.output", refuses_media=False)

@@ -15,6 +15,7 @@ from typing import Any, cast
 from msgspec import Struct
 
 from domain.request.chat import Json, TextGrammar, ToolSpec
+from interfaces.http.fields.custom_tools import custom_spec
 from interfaces.http.incoming.json_body import by_type
 
 _BETWEEN = "__"
@@ -106,23 +107,11 @@ def _flattened(raw: Mapping[str, Any], path: str, namespace: str | None) -> Iter
                 WireTool(tool.name, namespace),
             )
         case CustomTool() as tool:
-            name = template_name(tool.name, namespace)
-            spec = ToolSpec(name, tool.description or "", _input(tool), text_grammar=_text_grammar(tool))
-            yield spec, WireTool(tool.name, namespace, is_custom=True)
+            name, format = template_name(tool.name, namespace), tool.format
+            grammar = None if format is None else TextGrammar(format.syntax, format.definition)
+            yield custom_spec(name, tool.description, grammar), WireTool(tool.name, namespace, is_custom=True)
         case _:
             pass
-
-
-def _input(tool: CustomTool) -> dict[str, Json]:
-    text: dict[str, Json] = {"type": "string"}
-    if tool.format is not None and tool.format.definition:
-        text["description"] = f"Matches this {tool.format.syntax} grammar:\n{tool.format.definition}"
-    return {"type": "object", "properties": {"input": text}, "required": ["input"], "additionalProperties": False}
-
-
-def _text_grammar(tool: CustomTool) -> TextGrammar | None:
-    format = tool.format
-    return TextGrammar(format.syntax, format.definition) if format is not None and format.definition else None
 
 
 def _unambiguous(named: Sequence[tuple[str, WireTool]]) -> dict[str, WireTool]:

@@ -5,7 +5,7 @@ import json
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from interfaces.http.responses.output_items import CustomInput
+from interfaces.http.fields.custom_tools import CustomInput
 
 
 def fed(arguments: str, cuts: list[int]) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, cast
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import convert
@@ -163,6 +164,27 @@ class TestChat:
         assert [entry for choice in told for entry in (choice["logprobs"] or {"content": []})["content"]] == choice[
             "logprobs"
         ]["content"]
+
+    @pytest.mark.parametrize("arguments", [['{"in', 'put": "a', "\\", 'nb"}'], ["a\nb"]], ids=["object", "bare text"])
+    def test_a_call_of_a_custom_tool_carries_its_text(self, arguments: list[str]) -> None:
+        tools = [{"type": "custom", "custom": {"name": "patch"}}, {"type": "function", "function": {"name": "f"}}]
+        deltas = [ToolCallDelta(0, "call_a", "patch", "", (1,))]
+        deltas += [ToolCallDelta(0, arguments=piece) for piece in arguments]
+        deltas += [ToolCallDelta(1, "call_b", "f", "{}")]
+        operation, body = chat(tools=tools)
+        answer = operation.answer(body, CHAT, [Collected(tuple(deltas), finished(FinishReason.TOOL_CALLS))])
+        read = ChatCompletion.model_validate_json(encode(answer), strict=True)
+        calls = [call.model_dump() for call in read.choices[0].message.tool_calls or ()]
+        assert calls == [
+            {"id": "call_a", "type": "custom", "custom": {"name": "patch", "input": "a\nb"}},
+            {"id": "call_b", "type": "function", "function": {"name": "f", "arguments": "{}"}},
+        ]
+        chunks = streamed(operation.framing(body, CHAT), deltas, FinishReason.TOOL_CALLS)
+        choices = [choice["delta"] for chunk in chunks for choice in chunk["choices"]]
+        pieces = [piece for delta in choices for piece in delta.get("tool_calls", ()) if piece["index"] == 0]
+        assert pieces[0] == {"index": 0, "id": "call_a", "type": "custom", "custom": {"name": "patch", "input": ""}}
+        assert all(set(piece) == {"index", "custom"} and piece["custom"]["input"] for piece in pieces[1:])
+        assert "".join(piece["custom"]["input"] for piece in pieces) == "a\nb"
 
     def test_a_client_that_wants_the_counts_of_each_chunk_gets_them(self) -> None:
         options = {"include_usage": True, "continuous_usage_stats": True}

@@ -1,5 +1,6 @@
 """What each dialect's words for tool_choice and for an answer's form mean."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -7,14 +8,15 @@ import msgspec
 import pytest
 
 from domain.errors import ContextOverflow, InvalidRequest
-from domain.request.chat import CallMode, ToolChoice, named_tool
+from domain.request.chat import CallMode, TextGrammar, ToolCall, ToolChoice, named_tool
 from domain.request.grammar import Grammar, GrammarKind
 from domain.request.request import ChatPrompt
 from interfaces.http.anthropic import messages as anthropic
 from interfaces.http.anthropic.messages import MessagesRequest
 from interfaces.http.errors import renamed
 from interfaces.http.fields.grammar_fields import form_grammar
-from interfaces.http.openai.chat_request import ChatCompletionRequest, chat_prompt
+from interfaces.http.incoming.json_body import body_decoder
+from interfaces.http.openai.chat_request import ChatCompletionRequest, Message, chat_messages, chat_prompt
 from interfaces.http.responses import request as responses
 from interfaces.http.responses.request import ResponsesRequest
 
@@ -113,6 +115,37 @@ def test_a_choice_that_cannot_be_had_is_refused_by_name(
 ) -> None:
     with pytest.raises(InvalidRequest) as error:
         prompt_of(**fields)
+    assert error.value.param == param
+
+
+def test_custom_tools_and_their_calls_are_the_same_in_chat_and_responses() -> None:
+    text, grammar = {"name": "patch", "description": "Edit."}, {"syntax": "lark", "definition": "start: /.+/"}
+    formats: list[tuple[dict[str, Any], dict[str, Any]]] = [({}, {}), ({"type": "text"}, {"type": "text"})]
+    formats += [({"type": "grammar", "grammar": grammar}, {"type": "grammar", **grammar})]
+    for of_chat, of_response in formats:
+        ours = chat(tools=[{"type": "custom", "custom": {**text, "format": of_chat}}]).tools
+        assert ours == response(tools=[{"type": "custom", **text, "format": of_response}]).tools
+        assert ours[0].text_grammar == (TextGrammar("lark", "start: /.+/") if len(of_chat) == 2 else None)
+    call = {"id": "c", "type": "custom", "custom": {"name": "patch", "input": 'a"b'}}
+    messages = [*HELLO, {"role": "assistant", "tool_calls": [call]}]
+    *_, last = chat_messages(msgspec.convert(messages, list[Message]))
+    assert last.tool_calls == (ToolCall("c", "patch", '{"input":"a\\"b"}'),)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"tools": [{"type": "custom", "function": {"name": "f"}}]}, "tools[0].custom"),
+        ({"tools": [{"custom": {"name": "f"}}]}, "tools[0].function"),
+        (
+            {"messages": [*HELLO, {"role": "assistant", "tool_calls": [{"type": "custom"}]}]},
+            "messages[1].tool_calls[0].custom",
+        ),
+    ],
+)
+def test_a_tool_without_its_object_is_refused_by_name(fields: dict[str, Any], param: str) -> None:
+    with pytest.raises(InvalidRequest, match=re.escape(f"{param} is missing")) as error:
+        body_decoder(ChatCompletionRequest)(msgspec.json.encode({"messages": HELLO, **fields}))
     assert error.value.param == param
 
 
