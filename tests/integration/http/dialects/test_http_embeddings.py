@@ -174,6 +174,17 @@ class TestRerank:
         few = post(service, path, **sent, top_n=2)["results"]
         assert few == results[:2]
 
+    def test_documents_may_be_objects_and_may_be_left_out_of_the_answer(self, service: FakeService) -> None:
+        sent = {"model": RERANKER, "query": QUERY, "documents": self.documents}
+        objects = [{"text": text, "title": "x"} if at % 2 else text for at, text in enumerate(self.documents)]
+        results = post(service, "/v1/rerank", **sent)["results"]
+        assert (
+            post(service, "/v1/rerank", **{**sent, "documents": objects, "rank_fields": ["text"]})["results"] == results
+        )
+        bare = post(service, "/v1/rerank", **sent, return_documents=False)["results"]
+        assert bare == [{name: one[name] for name in ("index", "relevance_score")} for one in results]
+        assert post(service, "/v1/rerank", **sent, return_documents=True)["results"] == results
+
     def test_an_instruction_says_what_is_relevant(self, service: FakeService) -> None:
         body = post(service, "/v1/rerank", model=RERANKER, query="q", documents=["d"], instruction="Find pets")
         assert [body["results"][0]["relevance_score"]] == scores("q", ["d"], "Find pets") != scores("q", ["d"])
@@ -191,6 +202,8 @@ class TestRerank:
             ("/v1/rerank", "query", {"documents": ["a"]}),
             ("/v1/rerank", "documents", {"query": "q", "documents": []}),
             ("/v2/rerank", "documents[1]", {"query": "q", "documents": ["a", "x" * 40_000]}),
+            ("/v1/rerank", "documents[0].text", {"query": "q", "documents": [{"title": "a"}]}),
+            ("/v1/rerank", "rank_fields", {"query": "q", "documents": ["a"], "rank_fields": ["title"]}),
             ("/v2/rerank", "top_n", {"query": "q", "documents": ["a"], "top_n": 0}),
             ("/score", "text_2", {"text_1": "a", "text_2": []}),
         ],
