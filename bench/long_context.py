@@ -4,13 +4,13 @@
         [--without cancel kill alone] [--seconds 600] [--no-peer] [--dir DIR] [--json FILE]
 
 One conversation at a time: a long first prompt (about eight tokens a word), the same once more, turns that each add a
-reply and as many new words as a tool's result has, another user behind the same system prompt, the conversation going
-on after a restart, another prompt as long after Cairn was killed two seconds behind its first token, and a third one
-after it was cancelled at 60 %. Figures are milliseconds to the first token; the baseline is mlx_lm.server on the same
-weights in the same run, for the steps after the first one `cold` of the same server, and for Cairn's turns from the
-second on computing alone, by turns with them (`bench.common.computing_alone`): as many tokens on as long a state by a
-process that does nothing else. `share`: the part of the killed server's prompt that its store held. What is read after
-a restart lies in the page cache, as far as that holds it.
+reply and as many new words as a tool's result has, other users behind the same system prompt, the conversation going on
+after a restart, another prompt as long after Cairn was killed two seconds behind its first token, and a third one after
+it was cancelled at 60 %. Figures are milliseconds to the first token; the baseline is mlx_lm.server on the same weights
+in the same run, for the steps after the first one `cold` of the same server, and for Cairn's turns and other users from
+the second on computing alone, by turns with them (`bench.common.computing_alone`): as many tokens on as long a state by
+a process that does nothing else. `share`: the part of the killed server's prompt that its store held. What is read
+after a restart lies in the page cache, as far as that holds it.
 
 A step that fails ends its server's conversation and not the other's; the status reports Cairn's too.
 `--seconds` is for both servers: no step is begun that it does not allow. Answers are held to a few words (`wordy`): of
@@ -27,7 +27,7 @@ import subprocess
 import tempfile
 import time
 import urllib.request
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -72,9 +72,9 @@ class Conversation:
         server: ServerProcess,
         options: argparse.Namespace,
         results: Results,
-        alone: ComputingAlone | None = None,
+        is_beside_alone: bool,
     ) -> None:
-        self._alone = alone
+        self._is_beside_alone = is_beside_alone
         self._name, self._server, self._results = name, server, results
         self._model, self._num_words, self._num_turns = str(options.model), options.words, options.turns
         self._bias: dict[str, int] = options.bias
@@ -88,10 +88,8 @@ class Conversation:
         self._messages = self._opening(1, self._num_words)
         self._turn("cold")
         self._repeats()
-        with self._alone or nullcontext():
-            self._turns()
-        other = [self._messages[0], {"role": "user", "content": "Somebody else asks."}]
-        self._ask("other user", other)
+        self._series("turns", "turn", self._next_turn)
+        self._series("other users", "other user", self._other_user)
         time.sleep(WRITTEN_AFTER_S)
         self._results.add("sums", server=self._name, sums=sums(self._server.url))
         self._server.stop()
@@ -104,12 +102,25 @@ class Conversation:
         if "cancel" not in self._without:
             self._cancel()
 
-    def _turns(self) -> None:
-        for number in range(self._num_turns):
-            self._add_words(number)
-            self._turn(f"turn {number + 2}")
-            if self._alone is not None:
-                self._alone.after(self.figures[f"turn {number + 2}"])
+    def _series(self, kind: str, step: str, ask: Callable[[str, int], None]) -> None:
+        """The same kind of request several times, by turns with computing alone."""
+        alone = ComputingAlone(Path(self._model), self._results, self._deadline_s, kind)
+        with alone if self._is_beside_alone else nullcontext():
+            for number in range(self._num_turns):
+                name = f"{step} {number + 2}"
+                ask(name, number)
+                if self._is_beside_alone:
+                    alone.after(self.figures[name])
+        if self._is_beside_alone:
+            alone.tell()
+
+    def _next_turn(self, name: str, number: int) -> None:
+        self._add_words(number)
+        self._turn(name)
+
+    def _other_user(self, name: str, number: int) -> None:
+        question = words(2000 + number, TURN_WORDS)
+        self._ask(name, [self._messages[0], {"role": "user", "content": question}])
 
     def _repeats(self) -> None:
         prompt = self._messages[:2]
@@ -228,9 +239,8 @@ def compare(
     failures: dict[str, str] = {}
     for name, server in servers.items():
         print(f"== {name}", flush=True)
-        alone = ComputingAlone(options.model, results, options.deadline_s)
-        is_beside = name == CAIRN and "alone" not in options.without
-        conversation = Conversation(name, server, options, results, alone if is_beside else None)
+        is_beside_alone = name == CAIRN and "alone" not in options.without
+        conversation = Conversation(name, server, options, results, is_beside_alone)
         figures[name] = conversation.figures
         started = time.monotonic()
         try:
@@ -251,8 +261,6 @@ def compare(
         turns = [figure[0] for step, figure in conversation.figures.items() if step.startswith("turn ")]
         if turns:
             results.add("turns", server=name, ttft_ms=statistics.median(turns), turns=len(turns))
-        if is_beside:
-            alone.tell()
     return figures, failures
 
 

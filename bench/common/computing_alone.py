@@ -31,9 +31,9 @@ GRACE_S = 20.0
 class ComputingAlone:
     """A context: its process ends with it. A failure is reported, and ends nothing else."""
 
-    def __init__(self, model: Path, results: Results, deadline_s: float) -> None:
-        """`deadline_s`: by the monotonic clock."""
-        self._model, self._results, self._deadline_s = model, results, deadline_s
+    def __init__(self, model: Path, results: Results, deadline_s: float, kind: str = "turns") -> None:
+        """`kind`: of requests, named beside the figures; `deadline_s`: by the monotonic clock."""
+        self._model, self._results, self._deadline_s, self._kind = model, results, deadline_s, kind
         self._process: subprocess.Popen[str] | None = None
         self._reader: threading.Thread | None = None
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -69,7 +69,7 @@ class ComputingAlone:
             else:
                 computing_ms = float(self._ask()["computing_ms"])
                 self._pairs.append((step[0], computing_ms))
-                self._results.add("pair", turn_ms=step[0], computing_ms=computing_ms)
+                self._results.add("pair", kind=self._kind, turn_ms=step[0], computing_ms=computing_ms)
         except (OSError, ValueError, KeyError, TimeoutError) as error:
             self._is_given_up = True
             print(f"computing alone: {error!r}", flush=True)
@@ -79,17 +79,17 @@ class ComputingAlone:
         """Adds the line `alone`: the medians of both sides, and the server's as a ratio to the other's, which is
         returned. None, and reported, without a pair."""
         if not self._pairs:
-            print("computing alone is left out: no turn was measured beside it", flush=True)
+            print(f"computing alone is left out: none of {self._kind} was measured beside it", flush=True)
             return None
         sides = [list(side) for side in zip(*self._pairs, strict=True)]
         turns_ms, computing_ms = map(statistics.median, sides)
         ratio = turns_ms / computing_ms
         figures = {"turns_ms": turns_ms, "computing_ms": computing_ms, "turns_over_computing": ratio}
-        self._results.add("alone", **figures, pairs=len(self._pairs), **self._sizes)
-        for name, side in zip(("turns", "computing alone"), sides, strict=True):
+        self._results.add("alone", kind=self._kind, **figures, pairs=len(self._pairs), **self._sizes)
+        for name, side in zip((self._kind, "computing alone"), sides, strict=True):
             spread = f"{min(side):,.0f} to {max(side):,.0f}"
             print(f"{name:>22} {self._sizes['new_tokens']:>8,} tokens {statistics.median(side):>10,.0f} ms ({spread})")
-        print(f"{'turns':>22} {ratio:.2f} of computing alone, {len(self._pairs)} by turns", flush=True)
+        print(f"{self._kind:>22} {ratio:.2f} of computing alone, {len(self._pairs)} by turns", flush=True)
         return ratio
 
     def _begin(self, step: Step) -> None:
