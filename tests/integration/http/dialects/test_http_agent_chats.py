@@ -167,7 +167,12 @@ def test_an_answer_that_repeats_itself_ends_with_its_cause(repeating: FakeServic
 def test_a_model_s_detection_is_of_every_dialect_and_a_request_turns_it_off(repeating: FakeService) -> None:
     assert ask(repeating, MESSAGES, max_tokens=400)["stop_reason"] == "max_tokens"
     id = ask(repeating)["id"]
-    assert repeating.client.get(f"/admin/api/requests/{id}").json()["end"]["repeated_tokens"] == 11
+
+    def end() -> Any:  # the answer is sent before its end is recorded
+        return repeating.client.get(f"/admin/api/requests/{id}").json()["end"]
+
+    repeating.wait_until(lambda: end() is not None, "the end to be recorded")
+    assert end()["repeated_tokens"] == 11
     free = ask(repeating, repetition_detection={"max_pattern_size": 0})
     assert free["choices"][0]["message"]["content"] == LOOP
     assert "x_cairn" not in free
