@@ -25,7 +25,8 @@ from interfaces.http.fields.sampling_fields import (
 )
 from interfaces.http.incoming.request_context import RequestContext
 from interfaces.http.responses import stored
-from interfaces.http.responses.conversation import ItemReference, conversation, decoded, kind_of, tools_in
+from interfaces.http.responses.conversation import conversation, tools_in
+from interfaces.http.responses.items import ItemReference, decoded, kind_of
 from interfaces.http.responses.stored import LookupBudget
 from interfaces.http.responses.tools import Tools
 

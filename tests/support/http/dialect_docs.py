@@ -19,7 +19,7 @@ from interfaces.http.openai.chat_request import ChatCompletionRequest, Part
 from interfaces.http.openai.completions import CompletionRequest
 from interfaces.http.openai.embeddings import EmbeddingRequest
 from interfaces.http.openai.rerank import RerankRequest, ScoreRequest
-from interfaces.http.responses.conversation import ITEMS, PARTS
+from interfaces.http.responses.items import ITEMS, PARTS
 from interfaces.http.responses.request import ResponsesRequest
 
 FOLDER = Path(__file__).parents[3] / "docs" / "dialects"

@@ -12,7 +12,7 @@ from domain.request.chat import ChatMessage, Role, TextGrammar, ToolCall, ToolSp
 from domain.request.media import Detail, Image
 from domain.request.request import ChatPrompt
 from interfaces.http.incoming.json_body import body_decoder
-from interfaces.http.responses.conversation import ITEMS, LEFT_OUT
+from interfaces.http.responses.items import ITEMS, LEFT_OUT
 from interfaces.http.responses.request import ResponsesRequest, chat_prompt
 from interfaces.http.responses.tools import WireTool
 
