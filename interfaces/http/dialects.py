@@ -15,6 +15,7 @@ from interfaces.http.openai.embeddings import EmbeddingRequest
 from interfaces.http.openai.models import model_routes
 from interfaces.http.openai.rerank import RerankRequest, ScoreRequest
 from interfaces.http.responses.answer import CREATE_RESPONSE, responses_error
+from interfaces.http.responses.compact import COMPACT_RESPONSE
 from interfaces.http.responses.input_tokens import input_token_routes
 from interfaces.http.responses.stored_routes import stored_routes
 
@@ -30,7 +31,7 @@ OPENAI = Dialect(
 )
 RESPONSES = Dialect(
     paths=("/v1/responses",),
-    operations=(CREATE_RESPONSE,),
+    operations=(CREATE_RESPONSE, COMPACT_RESPONSE),
     error_type=ErrorBody,
     error_body=responses_error,
     routes=lambda services: [*stored_routes(services), *input_token_routes(services)],

@@ -93,6 +93,8 @@ def operation_route(operation: Operation[BodyT], error_type: type[Struct], keepa
                 return Response(whole)
             if operation.resolved is not None:
                 body = await operation.resolved(body, context)
+            if operation.prepared is not None:
+                body = await operation.prepared(body, context)
             named = await context.run(body.requests, context)
             requests = await context.admit([replace(request, operation=operation.operation_id) for request in named])
             clock, answer = context.services.clock, await context.enter(context.services.generate.answering(requests))

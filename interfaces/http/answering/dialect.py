@@ -132,8 +132,9 @@ class Operation(Generic[BodyT]):
     """A route on which a dialect's clients request generation.
 
     `instead` answers a body that asks for no generation, and returns None for any other. `resolved` returns the body
-    with what it refers to, for all that follow. Both raise any DomainError. `answer` makes the whole answer of the
-    choices by index, which have all finished well, `framing` a streamed one.
+    with what it refers to, for all that follow, and `prepared` with what has to be computed before it is answered. All
+    raise any DomainError. `answer` makes the whole answer of the choices by index, which have all finished well,
+    `framing` a streamed one.
 
     `body_type`, `answer_type`: types in the OpenAPI document. `stream_type`: the media type of its streams.
     `discriminator`: the field by which `/v1/cache/*`, which take bodies of any dialect, recognise a body of this
@@ -149,6 +150,7 @@ class Operation(Generic[BodyT]):
     framing: Callable[[BodyT, Started], Framing]
     instead: Callable[[BodyT, RequestContext], Awaitable[Struct | None]] | None = None
     resolved: Callable[[BodyT, RequestContext], Awaitable[BodyT]] | None = None
+    prepared: Callable[[BodyT, RequestContext], Awaitable[BodyT]] | None = None
     stream_type: str = SERVER_SENT_EVENTS
     discriminator: str = ""
     noun: str = ""

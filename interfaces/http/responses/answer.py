@@ -41,15 +41,19 @@ from interfaces.http.answering.dialect import Operation, Started, sse_comment, s
 from interfaces.http.answering.token_logprobs import TokenLogprobBody, TopLogprob, token_logprobs
 from interfaces.http.errors import ErrorBody, Problem, openai_error, problem_of
 from interfaces.http.fields.sampling_fields import openai_tier
+from interfaces.http.responses.compaction import NoSummary
 from interfaces.http.responses.output_items import (
     COMPLETED,
     INCOMPLETE,
     CallOutput,
+    CompactionOutput,
     Event,
     MessageOutput,
     OutputItem,
     ReasoningOutput,
+    whole_items,
 )
+from interfaces.http.responses.prepared import prepared
 from interfaces.http.responses.request import ResponsesRequest, resolved
 from interfaces.http.responses.stored import OUTPUT_ITEM, RESPONSE, TURN, Turn
 
@@ -112,8 +116,9 @@ class IncompleteBody(Struct):
 
 
 class ResponseBody(Struct, kw_only=True):
-    """A response, whole or in progress. `output`: items of type `reasoning`, `message`, `function_call` and
-    `custom_tool_call`. `completed_at`: null unless it is completed. The fields of the request are repeated."""
+    """A response, whole or in progress. `output`: items of type `reasoning`, `message`, `function_call`,
+    `custom_tool_call` and `compaction`. `completed_at`: null unless it is completed. The request's fields are
+    repeated."""
 
     id: str
     object: Literal["response"] = "response"
@@ -197,6 +202,8 @@ class AnswerContext:
     def item(self, part: ContentDelta, index: int) -> OutputItem:
         """The item that begins with this part of the answer."""
         name = f"{self.started.id}_{index}"
+        if self.request.work is not None:
+            return CompactionOutput(f"cmp_{name}", index, self.request.work)
         match part:
             case TextDelta():
                 return MessageOutput(f"msg_{name}", index)
@@ -215,12 +222,9 @@ class AnswerContext:
         request, context = self.request, self.started.context
         if request.store is False:
             return
-        own = request.input
-        if isinstance(own, str):
-            own = [Raw(msgspec.json.encode({"role": "user", "content": own}))]
         owner = context.document_owner(request.cache_salt)
         output = [Raw(msgspec.json.encode(item)) for item in answer.output]
-        turn = Turn(answer.previous_response_id, own, output)
+        turn = Turn(answer.previous_response_id, request.own_items, output)
         bodies = {
             DocumentKey(owner, RESPONSE, answer.id): msgspec.json.encode(answer),
             DocumentKey(owner, TURN, answer.id): msgspec.json.encode(turn),
@@ -246,7 +250,7 @@ class AnswerItems:
         """The part that is being sent, and its item."""
         self._unsent: tuple[TokenLogprob, ...] = ()
         """Log probabilities of tokens that show no text yet."""
-        self.output: list[dict[str, Any]] = []
+        self.output: list[dict[str, Any]] = [*context.request.compacted]
         self.num_reasoning = 0
 
     def feed(self, delta: ContentDelta) -> list[Event]:
@@ -254,7 +258,7 @@ class AnswerItems:
             self.num_reasoning += len(delta.token_ids)
         if isinstance(delta, TextDelta) and self._context.request.shows_logprobs:
             self._unsent += delta.logprobs
-        if is_blank(delta):
+        if is_blank(delta) or (self._context.request.work is not None and not isinstance(delta, TextDelta)):
             return []
         before: list[Event] = []
         if self._open is None or not self._open[0].merges_with(delta):
@@ -295,9 +299,14 @@ def response_body(request: ResponsesRequest, started: Started, choices: Sequence
 
 
 def final_body(context: AnswerContext, items: AnswerItems, finished: Finished) -> ResponseBody:
-    """Returns the answer of a request that has finished well, and stores it. Closes the last item if it is open."""
+    """Returns the answer of a request that has finished well, and stores it. Closes the last item if it is open. Raises
+    NoSummary for a compaction without one."""
     status = final_status(finished)
     items.close(status)
+    if context.request.work is not None:
+        status = COMPLETED  # the item says what was cut off; clients go on from a completed response only
+        if not items.output:
+            raise NoSummary
     answer = context.body(status, items.output, usage_body(finished.usage, items.num_reasoning))
     context.keep(answer)
     return answer
@@ -332,16 +341,17 @@ class ResponseFraming:
 
     def begin(self) -> bytes:
         body = self._context.body("in_progress")
-        return self._response("created", body) + self._response("in_progress", body)
+        opening = self._response("created", body) + self._response("in_progress", body)
+        return opening + self._events(whole_items(self._items.output))
 
     def feed(self, index: int, item: StreamItem) -> bytes:
         match item:
             case TextDelta() | ReasoningDelta() | ToolCallDelta():
                 return self._events(self._items.feed(item))
             case Finished():
-                status = final_status(item)
-                closing = self._events(self._items.close(status))
-                return closing + self._response(status, final_body(self._context, self._items, item))
+                closing = self._events(self._items.close(final_status(item)))
+                answer = final_body(self._context, self._items, item)
+                return closing + self._response(answer.status, answer)
             case _:
                 return b""
 
@@ -375,6 +385,7 @@ CREATE_RESPONSE = Operation(
     answer=response_body,
     framing=ResponseFraming,
     resolved=resolved,
+    prepared=prepared,
     discriminator="input",
     noun="a response",
     links=STORED_LINKS,

@@ -1,6 +1,7 @@
 """Input items of the wire as the domain's conversation.
 
-Every role stays in its place. The items of one answer (reasoning, text, calls) are one message of the assistant.
+Every role stays in its place. The items of one answer (reasoning, text, calls) are one message of the assistant. A
+compaction stands for what came before it (see `compaction`).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,10 +17,13 @@ from interfaces.http.fields.custom_tools import custom_arguments
 from interfaces.http.fields.image_fields import image_of
 from interfaces.http.fields.sampling_fields import media_note
 from interfaces.http.incoming.json_body import by_type, check_arguments
+from interfaces.http.responses.compaction import INSTRUCTION, NO_SEAL, OPENING, Compacting, Seal
 from interfaces.http.responses.items import (
     PARTS,
     AudioPart,
     CallOutputItem,
+    Calls,
+    CompactionItem,
     Content,
     CustomToolCallItem,
     FilePart,
@@ -33,6 +37,7 @@ from interfaces.http.responses.items import (
     RefusalPart,
     TextPart,
     ToolsItem,
+    TriggerItem,
     decoded,
     item_of,
     kind_of,
@@ -45,12 +50,65 @@ _ROLES = {"system": Role.SYSTEM, "developer": Role.DEVELOPER, "assistant": Role.
 Items = str | Sequence[Raw]
 
 
-def conversation(items: Items, earlier: Sequence[Raw] = ()) -> tuple[ChatMessage, ...]:
-    """The messages of a request. `earlier`: the items of the previous responses. Raises InvalidRequest, naming
-    `input[i].field`."""
-    messages = tuple(_Conversation(items, earlier).messages)
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """An item that was read. `path`: its place, for errors."""
+
+    path: str
+    raw: Raw
+    item: Item | None
+
+
+def conversation(items: Items, earlier: Sequence[Raw] = (), seal: Seal = NO_SEAL) -> tuple[ChatMessage, ...]:
+    """The messages of a request. `earlier`: the items of the previous responses. `seal`: of its compactions. Raises
+    InvalidRequest, naming `input[i].field`."""
+    messages = tuple(_Conversation(_entries(items, earlier), seal).messages)
     check_arguments(messages, "input")
     return messages
+
+
+def compacting(items: Items, earlier: Sequence[Raw], seal: Seal) -> Compacting:
+    """The compaction of a conversation. Raises InvalidRequest."""
+    entries = _entries(items, earlier)
+    window = _window(entries, seal)
+    finished = {entry.item.call_id for entry in window if isinstance(entry.item, CallOutputItem)}
+    calls = [entry.raw for entry in window if isinstance(entry.item, Calls) and entry.item.call_id not in finished]
+    return Compacting(seal, calls, [entry.raw for entry in entries if _outlives(entry.item)])
+
+
+def has_answer(items: Items, earlier: Sequence[Raw], seal: Seal) -> bool:
+    """Returns whether there is anything that a compaction would replace. Raises InvalidRequest."""
+    return any(_is_answer(entry.item) for entry in _window(_entries(items, earlier), seal))
+
+
+def _entries(items: Items, earlier: Sequence[Raw]) -> list[_Entry]:
+    """Without the triggers of earlier responses, which have been answered."""
+    before = [_Entry(path, raw, item_of(raw, path)) for path, raw in _with_paths("previous_response_id", earlier)]
+    found = [entry for entry in before if not isinstance(entry.item, TriggerItem)]
+    if isinstance(items, str):
+        return [*found, _Entry("input", Raw(), MessageItem("user", items))]
+    return found + [_Entry(path, raw, item_of(raw, path)) for path, raw in _with_paths("input", items)]
+
+
+def _window(entries: Sequence[_Entry], seal: Seal) -> Sequence[_Entry]:
+    """The entries that the model reads: the last compaction is opened, in place of all that it replaces. Raises
+    InvalidRequest for one that cannot be opened."""
+    compactions = [(at, entry.item) for at, entry in enumerate(entries) if isinstance(entry.item, CompactionItem)]
+    if not compactions:
+        return entries
+    at, item = compactions[-1]
+    path, after, content = entries[at].path, entries[at + 1 :], seal.open(item.encrypted_content)
+    if content is None:
+        raise InvalidRequest(
+            f"{path}.encrypted_content is no compaction by this model for this tenant, or was changed; send the items"
+            " that it replaced",
+            param=f"{path}.encrypted_content",
+        )
+    summary = _Entry(path, entries[at].raw, MessageItem("user", OPENING + content.summary))
+    repeated = {entry.item.call_id for entry in after if isinstance(entry.item, Calls)}
+    opened = [_Entry(path, raw, item_of(raw, path)) for raw in content.calls]
+    calls = [entry for entry in opened if isinstance(entry.item, Calls) and entry.item.call_id not in repeated]
+    return [*(entry for entry in entries[:at] if _outlives(entry.item)), summary, *calls, *after]
 
 
 def tools_in(items: Items) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -76,24 +134,21 @@ class _Turn:
 
 
 class _Conversation:
-    def __init__(self, items: Items, earlier: Sequence[Raw]) -> None:
+    def __init__(self, entries: Sequence[_Entry], seal: Seal) -> None:
         self.messages: list[ChatMessage] = []
         self._turn: _Turn | None = None
-        found = [(path, item_of(raw, path)) for path, raw in _with_paths("previous_response_id", earlier)]
-        if isinstance(items, str):
-            found.append(("input", MessageItem("user", items)))
-        else:
-            found += [(path, item_of(raw, path)) for path, raw in _with_paths("input", items)]
+        found = _window(entries, seal)
         require(len(found) > 0, "input", "must not be empty")
-        self._refuses_media = not any(_is_answer(item) for _, item in found)
-        for path, item in found:
-            if item is not None:
-                self._add(item, path)
+        self._refuses_media = not any(_is_answer(entry.item) for entry in entries)
+        self._last = found[-1].path
+        for entry in found:
+            if entry.item is not None:
+                self._add(entry.item, entry.path)
         if self._turn is not None:
             raise InvalidRequest(
                 "input: continuing an answer that the client began is not supported; the last message must not be the"
                 " assistant's",
-                param=found[-1][0],
+                param=self._last,
             )
 
     def _add(self, item: Item, path: str) -> None:
@@ -113,6 +168,12 @@ class _Conversation:
                 self._append(replace(message_of(Role.TOOL, pieces, "\n"), tool_call_id=id))
             case ToolsItem():
                 pass  # see `tools_in`
+            case CompactionItem():
+                pass  # see `_window`
+            case TriggerItem():
+                require(path == self._last, path, "must be the last item of the input")
+                require(bool(self.messages or self._turn), path, "has no conversation before it to compact")
+                self._append(ChatMessage(Role.USER, INSTRUCTION))
             case ItemReference():
                 raise InvalidRequest("item_reference: the item was not looked up", param=path)
 
@@ -145,7 +206,12 @@ def _is_answer(item: Item | None) -> bool:
         case MessageItem(role=role):
             return role == "assistant"
         case _:
-            return isinstance(item, ReasoningItem | FunctionCallItem | CustomToolCallItem)
+            return isinstance(item, ReasoningItem | Calls | CompactionItem)
+
+
+def _outlives(item: Item | None) -> bool:
+    """Returns whether an item stays beside the compaction that follows it."""
+    return isinstance(item, ToolsItem) or (isinstance(item, MessageItem) and item.role != "assistant")
 
 
 def pieces_of(content: Content, path: str, *, refuses_media: bool) -> list[str | Image]:

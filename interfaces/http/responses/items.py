@@ -115,9 +115,29 @@ class ItemReference(Struct):
     id: str
 
 
+class CompactionItem(Struct):
+    """A summary in place of what the assistant and its tools said before it ([compaction](#compaction))."""
+
+    encrypted_content: str
+
+
+class TriggerItem(Struct):
+    """As the last item of the input: the answer is a `compaction` item. Refused elsewhere."""
+
+
 Item: TypeAlias = (
-    MessageItem | ReasoningItem | FunctionCallItem | CustomToolCallItem | CallOutputItem | ToolsItem | ItemReference
+    MessageItem
+    | ReasoningItem
+    | FunctionCallItem
+    | CustomToolCallItem
+    | CallOutputItem
+    | ToolsItem
+    | ItemReference
+    | CompactionItem
+    | TriggerItem
 )
+
+Calls: TypeAlias = FunctionCallItem | CustomToolCallItem
 
 ITEMS: Mapping[str, type[Item]] = {
     "message": MessageItem,
@@ -129,16 +149,19 @@ ITEMS: Mapping[str, type[Item]] = {
     "additional_tools": ToolsItem,
     "tool_search_output": ToolsItem,
     "item_reference": ItemReference,
+    "compaction": CompactionItem,
+    "compaction_summary": CompactionItem,
+    "compaction_trigger": TriggerItem,
 }
 """Items by `type`."""
 
 LEFT_OUT = frozenset(
     {
-        "apply_patch_call", "apply_patch_call_output", "code_interpreter_call", "compaction", "compaction_summary",
-        "compaction_trigger", "computer_call", "computer_call_output", "configuration_update", "context_compaction",
-        "file_search_call", "ghost_snapshot", "image_generation_call", "local_shell_call", "local_shell_call_output",
-        "mcp_approval_request", "mcp_approval_response", "mcp_call", "mcp_list_tools", "other", "program",
-        "program_output", "shell_call", "shell_call_output", "tool_search_call", "web_search_call",
+        "apply_patch_call", "apply_patch_call_output", "code_interpreter_call", "computer_call", "computer_call_output",
+        "configuration_update", "context_compaction", "file_search_call", "ghost_snapshot", "image_generation_call",
+        "local_shell_call", "local_shell_call_output", "mcp_approval_request", "mcp_approval_response", "mcp_call",
+        "mcp_list_tools", "other", "program", "program_output", "shell_call", "shell_call_output", "tool_search_call",
+        "web_search_call",
     }
 )  # fmt: skip
 """Types of items that OpenAI's server or codex writes, and that become nothing here."""

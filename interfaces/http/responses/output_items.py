@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any, Final, TypeAlias
 
 from interfaces.http.fields.custom_tools import CustomInput
+from interfaces.http.responses.compaction import Compacting
 from interfaces.http.responses.tools import WireTool
 
 Event: TypeAlias = dict[str, Any]
@@ -26,6 +27,7 @@ class OutputItem(ABC):
 
     def __init__(self, id: str, index: int) -> None:
         self._id = id
+        self._index = index
         self._at = {"item_id": id, "output_index": index}
         self._pieces: list[str] = []
 
@@ -46,7 +48,7 @@ class OutputItem(ABC):
     def body(self, status: str) -> dict[str, Any]: ...
 
     def _event(self, name: str, item: dict[str, Any]) -> Event:
-        return {"type": f"response.output_item.{name}", "output_index": self._at["output_index"], "item": item}
+        return _item_event(name, self._index, item)
 
 
 class _TextOutput(OutputItem):
@@ -180,6 +182,36 @@ class CallOutput(OutputItem):
         kind = {"type": "custom_tool_call"} if tool.is_custom else {"type": "function_call", "status": status}
         namespace = {"namespace": tool.namespace} if tool.namespace else {}
         return {"id": self._id, **kind, "call_id": self._call_id, "name": tool.name, **namespace, self._field: value}
+
+
+class CompactionOutput(OutputItem):
+    """The summary that replaces a conversation; nothing of it is shown before its end. An incomplete one says so."""
+
+    def __init__(self, id: str, index: int, work: Compacting) -> None:
+        super().__init__(id, index)
+        self._work = work
+
+    def opening(self) -> list[Event]:
+        return [self._event("added", {"id": self._id, "type": "compaction", "encrypted_content": ""})]
+
+    def feed(self, piece: str, logprobs: Logprobs = ()) -> list[Event]:
+        self._pieces.append(piece)
+        return []
+
+    def closing(self, status: str) -> list[Event]:
+        return [self._event("done", self.body(status))]
+
+    def body(self, status: str) -> dict[str, Any]:
+        return self._work.item(self._id, "".join(self._pieces), is_cut=status == INCOMPLETE)
+
+
+def whole_items(items: Sequence[dict[str, Any]]) -> list[Event]:
+    """The events of items that are complete from the beginning."""
+    return [_item_event(name, index, item) for index, item in enumerate(items) for name in ("added", "done")]
+
+
+def _item_event(name: str, index: int, item: dict[str, Any]) -> Event:
+    return {"type": f"response.output_item.{name}", "output_index": index, "item": item}
 
 
 def _is_json(text: str) -> bool:

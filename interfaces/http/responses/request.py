@@ -8,9 +8,9 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Raw, Struct
 
-from domain.errors import InvalidRequest
+from domain.errors import InvalidRequest, require
 from domain.ids import RequestId
-from domain.request.chat import ChatMessage, Role
+from domain.request.chat import CallMode, ChatMessage, Role, ToolChoice
 from domain.request.reasoning_budget import NO_REASONING
 from domain.request.request import ChatPrompt, GenerationRequest
 from domain.request.sampling import SamplingParams, StopRules
@@ -25,8 +25,9 @@ from interfaces.http.fields.sampling_fields import (
 )
 from interfaces.http.incoming.request_context import RequestContext
 from interfaces.http.responses import stored
+from interfaces.http.responses.compaction import MAX_TOKENS, NO_SEAL, Compacting, Seal
 from interfaces.http.responses.conversation import conversation, tools_in
-from interfaces.http.responses.items import ItemReference, decoded, kind_of
+from interfaces.http.responses.items import ItemReference, TriggerItem, decoded, kind_of
 from interfaces.http.responses.stored import LookupBudget
 from interfaces.http.responses.tools import Tools
 
@@ -44,6 +45,13 @@ class Reasoning(Struct):
 
 class TextConfig(Struct):
     format: dict[str, Any] | None = None
+
+
+class ContextEdit(Struct):
+    """`type`: `compaction`. `compact_threshold`: in tokens of the prompt."""
+
+    type: str
+    compact_threshold: int | None = None
 
 
 class ResponsesRequest(Struct, kw_only=True, dict=True):
@@ -117,6 +125,13 @@ class ResponsesRequest(Struct, kw_only=True, dict=True):
     previous_response_id: Annotated[
         str | None, supported("the items of that response, and of all before it, come before the input")
     ] = None
+    context_management: Annotated[
+        list[ContextEdit] | None,
+        mapped(
+            "`compaction`: a prompt of `compact_threshold` tokens or more is compacted before it is answered, and a"
+            " stream begins after that"
+        ),
+    ] = None
     conversation: Annotated[Any, refused("conversations are not stored")] = None
     prompt: Annotated[Any, refused("stored prompts are not implemented")] = None
     background: Annotated[bool | None, refused("requests do not run in the background", False)] = None
@@ -127,7 +142,6 @@ class ResponsesRequest(Struct, kw_only=True, dict=True):
     prompt_cache_retention: Annotated[Any, ignored("the store keeps what it has room for")] = None
     max_tool_calls: Annotated[int | None, ignored("it counts tools that the server runs")] = None
     stream_options: Annotated[Any, ignored("nothing is obfuscated")] = None
-    context_management: Annotated[Any, ignored("nothing is taken out of the conversation")] = None
     background_options: Annotated[Any, ignored("they belong to `background`")] = None
     access_programs: Annotated[Any, ignored("there are none")] = None
     image: Annotated[Any, ignored("images are seen as they were sent")] = None
@@ -140,6 +154,44 @@ class ResponsesRequest(Struct, kw_only=True, dict=True):
     def earlier_items(self) -> Sequence[Raw]:
         """The items before those of the input."""
         return ()
+
+    @property
+    def own_items(self) -> list[Raw]:
+        """The items of the input; a string is a message."""
+        items = self.input
+        return [Raw(msgspec.json.encode({"role": "user", "content": items}))] if isinstance(items, str) else items
+
+    @property
+    def work(self) -> Compacting | None:
+        """The compaction that the answer is; None for any other answer, and until `prepared`."""
+        return None
+
+    @property
+    def compacted(self) -> Sequence[dict[str, Any]]:
+        """The compaction before the answer, if one was made for it: its first output item."""
+        return ()
+
+    @cached_property
+    def is_compaction(self) -> bool:
+        """True if the input ends with a trigger. Raises InvalidRequest."""
+        items = self.input
+        path = f"input[{len(items) - 1}]"
+        return not isinstance(items, str) and bool(items) and kind_of(items[-1], path) is TriggerItem
+
+    @property
+    def compact_threshold(self) -> int | None:
+        """Raises InvalidRequest."""
+        for at, edit in enumerate(self.context_management or ()):
+            path = f"context_management[{at}]"
+            require(edit.type == "compaction", f"{path}.type", "must be 'compaction': there is no other kind")
+            is_given = edit.compact_threshold is not None and edit.compact_threshold > 0
+            require(is_given, f"{path}.compact_threshold", "must be a number of tokens, at least 1")
+        return min((edit.compact_threshold or 0 for edit in self.context_management or ()), default=None)
+
+    def seal(self, context: RequestContext) -> Seal:
+        """The seal of the compactions that the request reads and makes."""
+        model = self.model or context.services.default_model
+        return Seal(model, context.document_owner(self.cache_salt).tenant)
 
     @cached_property
     def tool_table(self) -> Tools:
@@ -164,11 +216,15 @@ class ResponsesRequest(Struct, kw_only=True, dict=True):
         return {**_NAMES, "grammar": FORMAT if self.format is not None else "tools"}
 
     def requests(self, context: RequestContext) -> list[GenerationRequest]:
+        is_compaction = self.is_compaction
+        max_tokens = length_limit(self.max_output_tokens)
+        if is_compaction and max_tokens is None:
+            max_tokens = MAX_TOKENS
         request = new_request(
             self,
             context,
             "resp",
-            chat_prompt(self),
+            chat_prompt(self, self.seal(context)),
             sampling=SamplingParams.chosen(
                 temperature=self.temperature,
                 top_p=self.top_p,
@@ -177,11 +233,12 @@ class ResponsesRequest(Struct, kw_only=True, dict=True):
                 seed=self.seed,
                 num_logprobs=(self.top_logprobs or 0) if self.shows_logprobs else self.top_logprobs,
             ),
-            stop=StopRules(length_limit(self.max_output_tokens)),
+            stop=StopRules(max_tokens),
             cache_salt=context.salt(self.cache_salt),
             keeps_text=self.store is not False,
-            grammar=form_grammar(self.format, FORMAT),
-            reasoning=NO_REASONING if self.effort == "none" else None,  # for templates that have no switch
+            grammar=None if is_compaction else form_grammar(self.format, FORMAT),
+            # Ends it where a template has no switch, or where switching would change the prompt of a compaction.
+            reasoning=NO_REASONING if is_compaction or self.effort == "none" else None,
             priority=tier_priority(self.service_tier),
         )
         id = RequestId(request.id.replace("-", "_", 1))  # ids of responses begin with `resp_` for clients that look
@@ -189,13 +246,29 @@ class ResponsesRequest(Struct, kw_only=True, dict=True):
 
 
 class ResolvedRequest(ResponsesRequest, kw_only=True):
-    """A request whose references have been replaced by the items. Clients do not send `earlier`."""
+    """A request with what it refers to and what was made for it. Clients send none of these fields."""
 
-    earlier: Annotated[list[Raw], ignored("made of `previous_response_id`")]
+    earlier: Annotated[list[Raw], supported("made of `previous_response_id`")] = []
+    compacting: Annotated[Compacting | None, supported("made of a trigger")] = None
+    compaction: Annotated[dict[str, Any] | None, supported("made for `context_management`")] = None
 
     @property
     def earlier_items(self) -> Sequence[Raw]:
         return self.earlier
+
+    @property
+    def work(self) -> Compacting | None:
+        return self.compacting
+
+    @property
+    def compacted(self) -> Sequence[dict[str, Any]]:
+        return () if self.compaction is None else (self.compaction,)
+
+
+def with_fields(body: ResponsesRequest, **changed: Any) -> ResolvedRequest:
+    """Returns the body with other fields, and those of a ResolvedRequest."""
+    fields: dict[str, Any] = {**msgspec.structs.asdict(body), **changed}
+    return ResolvedRequest(**fields)
 
 
 async def resolved(body: ResponsesRequest, context: RequestContext) -> ResponsesRequest:
@@ -218,8 +291,7 @@ async def resolved(body: ResponsesRequest, context: RequestContext) -> Responses
     items = body.input
     if not isinstance(items, str):
         items = [found[references[at]] if at in references else item for at, item in enumerate(items)]
-    fields: dict[str, Any] = {**msgspec.structs.asdict(body), "input": items, "earlier": earlier}
-    return ResolvedRequest(**fields)
+    return with_fields(body, input=items, earlier=earlier)
 
 
 def _references(items: str | Sequence[Raw]) -> dict[int, str]:
@@ -233,13 +305,18 @@ def _references(items: str | Sequence[Raw]) -> dict[int, str]:
     return found
 
 
-def chat_prompt(body: ResponsesRequest) -> ChatPrompt:
-    """Raises InvalidRequest for what the body asks for and is not supported."""
+def chat_prompt(body: ResponsesRequest, seal: Seal = NO_SEAL) -> ChatPrompt:
+    """Raises InvalidRequest for what the body asks for and is not supported, and for compactions that `seal` does not
+    open."""
     refuse_unsupported(body)
     instructions = [ChatMessage(Role.SYSTEM, body.instructions)] if body.instructions else []
-    messages, tools = (*instructions, *conversation(body.input, body.earlier_items)), body.tool_table
+    made = [Raw(msgspec.json.encode(item)) for item in body.compacted]
+    items = [*body.own_items, *made] if made else body.input
+    messages, tools = (*instructions, *conversation(items, body.earlier_items, seal)), body.tool_table
     is_on = None if body.effort is None else body.effort != "none"
     kwargs = thinking_kwargs(is_on, body.effort if is_on else None)
     choice = openai_tool_choice(body.tool_choice, one_call=body.parallel_tool_calls is False)
     choice = replace(choice, names=tuple(map(tools.template_name, choice.names)))
+    if body.is_compaction:
+        choice = ToolChoice(CallMode.NONE)
     return ChatPrompt(messages, tools.specs, kwargs, choice)

@@ -36,8 +36,9 @@ class ItemPage(Struct, tag_field="object", tag="list"):
     has_more: bool
 
 
-class _Listed(Struct):
-    """An item, and what its id ends in where it has none of its own, or one that another item before it has."""
+class ListedItem(Struct):
+    """An item, with the fields that OpenAI's lists have. `suffix`: the end of its id where it has none of its own, or
+    one that another item before it has."""
 
     raw: Raw
     suffix: str
@@ -139,12 +140,12 @@ def item_page(turns: Mapping[str, Turn], *, after: str | None, limit: int, is_de
     return ItemPage(data, first, last, start + limit < len(ordered))
 
 
-def _listed(turns: Mapping[str, Turn]) -> list[_Listed]:
-    found: list[_Listed] = []
+def _listed(turns: Mapping[str, Turn]) -> list[ListedItem]:
+    found: list[ListedItem] = []
     last = list(turns)[-1]
     for id, turn in turns.items():
-        found += [_Listed(raw, f"{id}_{at}") for at, raw in enumerate(turn.input)]
-        found += [_Listed(raw, f"{id}_output_{at}") for at, raw in enumerate(turn.output) if id != last]
+        found += [ListedItem(raw, f"{id}_{at}") for at, raw in enumerate(turn.input)]
+        found += [ListedItem(raw, f"{id}_output_{at}") for at, raw in enumerate(turn.output) if id != last]
     seen: set[str] = set()
     for item in found:
         item.is_renamed = item.id in seen

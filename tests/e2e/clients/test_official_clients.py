@@ -180,6 +180,19 @@ def test_a_response_and_its_stream_say_the_same(client: openai.OpenAI, model: st
         assert streamed.usage.total_tokens == whole.usage.total_tokens
 
 
+@pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")  # of users' messages, see `SENT_BY_OPENAI`
+def test_a_compacted_conversation_goes_on(client: openai.OpenAI, model: str) -> None:
+    history: Any = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi."}]
+    compacted = client.responses.compact(model=model, input=history)
+    assert [item.type for item in compacted.output] == ["message", "compaction"]
+    kept: Any = compacted.output  # as OpenAI's documentation passes it on
+    question: Any = {"role": "user", "content": "And now?"}
+    assert client.responses.create(model=model, input=[*kept, question], max_output_tokens=4).output_text
+    edits: Any = [{"type": "compaction", "compact_threshold": 1}]
+    managed = client.responses.create(model=model, input=[*history, question], context_management=edits)
+    assert [item.type for item in managed.output] == ["compaction", "message"]
+
+
 def test_responses_errors_become_the_clients_own_exceptions(client: openai.OpenAI, model: str) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
         client.responses.create(model=model, input="x", previous_response_id="resp_1")

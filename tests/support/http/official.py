@@ -15,8 +15,10 @@ from anthropic.types.shared import ErrorResponse
 from openai.types import Completion, CreateEmbeddingResponse, ErrorObject, Model
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import (
+    CompactedResponse,
     InputTokenCountResponse,
     Response,
+    ResponseItem,
     ResponseItemList,
     ResponsesServerEvent,
     ResponseStreamEvent,
@@ -61,8 +63,10 @@ SENT_BY_OPENAI = (
     "usage: null in response.created and response.in_progress, which the document has as an object",
     "finish_reason: null and usage: null in chunks, which the document has as values",
     "a base64 embedding, which the document has as a list",
+    "messages of users in the output of response.compaction, which the document has as the assistant's",
 )
-"""What OpenAI itself sends against its document. Its package reads the first two; `_listed` makes the third a list."""
+"""What OpenAI itself sends against its document. Its package reads the first two; `_listed` makes the third a list, and
+`Compacted` has the fourth."""
 
 _EVENT = Annotated[ResponseStreamEvent, Field(discriminator="type")]
 _ADAPTERS: dict[Any, TypeAdapter[Any]] = {}
@@ -99,6 +103,12 @@ class Models(BaseModel):
     data: list[Model]
 
 
+class Compacted(CompactedResponse):
+    """A compacted conversation whose messages are anyone's."""
+
+    output: list[ResponseItem]  # type: ignore[assignment]
+
+
 def answer_problem(method: str, path: str, status: int, body: bytes, *, is_anthropic: bool = False) -> str:
     """What is wrong with a whole answer of a route; empty for nothing and for routes of other dialects."""
     if not body:
@@ -116,6 +126,7 @@ def _kind(method: str, path: str, *, is_anthropic: bool) -> Any:
             "/v1/completions": Completion,
             "/v1/embeddings": CreateEmbeddingResponse,
             "/v1/responses": Response,
+            "/v1/responses/compact": Compacted,
             "/v1/responses/input_tokens": InputTokenCountResponse,
             "/v1/messages": Message,
             "/v1/messages/count_tokens": MessageTokensCount,

@@ -17,7 +17,8 @@ from openai.types.chat.completion_create_params import CompletionCreateParamsBas
 from openai.types.completion_create_params import CompletionCreateParamsBase
 from openai.types.responses import ResponseTextConfigParam
 from openai.types.responses.input_token_count_params import InputTokenCountParams
-from openai.types.responses.response_create_params import ResponseCreateParamsBase
+from openai.types.responses.response_compact_params import ResponseCompactParams
+from openai.types.responses.response_create_params import ContextManagement, ResponseCreateParamsBase
 from openai.types.shared_params import Reasoning
 
 import interfaces.http.anthropic.messages as anthropic
@@ -29,6 +30,7 @@ from interfaces.http.openai.chat_request import ChatCompletionRequest
 from interfaces.http.openai.completions import CompletionRequest
 from interfaces.http.openai.embeddings import EmbeddingRequest
 from interfaces.http.openai.shared import StreamOptions
+from interfaces.http.responses.compact import CompactRequest
 
 HEADERS = {"betas", "user_profile_id", "workspace_id"}
 """Parameters of Anthropic's package that it sends as headers."""
@@ -39,6 +41,7 @@ BODIES: list[tuple[Any, type[Struct]]] = [
     (EmbeddingCreateParams, EmbeddingRequest),
     (ResponseCreateParamsBase, responses.ResponsesRequest),
     (InputTokenCountParams, responses.ResponsesRequest),
+    (ResponseCompactParams, CompactRequest),
     (MessageCreateParamsBase, anthropic.MessagesRequest),
     (beta_message.MessageCreateParamsBase, anthropic.MessagesRequest),
     (MessageCountTokensParams, anthropic.CountTokensRequest),
@@ -51,6 +54,7 @@ PARTS: list[tuple[Any, type[Struct], set[str]]] = [
     (BetaOutputConfigParam, anthropic.OutputConfig, {"task_budget"}),
     (Reasoning, responses.Reasoning, {"context", "generate_summary", "mode"}),
     (ResponseTextConfigParam, responses.TextConfig, {"verbosity"}),
+    (ContextManagement, responses.ContextEdit, set()),
 ]
 """Objects in bodies, each with those of its fields that have no effect on the answer."""
 

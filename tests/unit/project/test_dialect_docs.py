@@ -21,6 +21,7 @@ from interfaces.http.openai.chat_request import ChatCompletionRequest
 from interfaces.http.openai.completions import CompletionRequest
 from interfaces.http.openai.embeddings import EmbeddingRequest
 from interfaces.http.openai.rerank import RerankRequest, ScoreRequest
+from interfaces.http.responses.compact import CompactRequest
 from interfaces.http.responses.request import ResponsesRequest
 from tests.support.http.dialect_docs import FOLDER, PAGES, page
 
@@ -28,6 +29,7 @@ BODIES = [
     MessagesRequest,
     CountTokensRequest,
     ResponsesRequest,
+    CompactRequest,
     ChatCompletionRequest,
     CompletionRequest,
     ChatRequest,

@@ -11,6 +11,7 @@ from domain.request.request import ChatPrompt, TextPrompt
 from interfaces.http.incoming.request_context import LARGE_BYTES
 from interfaces.http.openai import completions
 from interfaces.http.responses import request
+from interfaces.http.responses.compaction import Seal
 from interfaces.http.responses.request import ResponsesRequest
 from tests.support.http.servers.fake_service import fake_service
 
@@ -63,9 +64,9 @@ def test_what_a_response_refers_to_is_converted_beside_the_event_loop(monkeypatc
     threads: list[threading.Thread] = []
     convert = request.chat_prompt
 
-    def recorded(body: ResponsesRequest) -> ChatPrompt:
+    def recorded(body: ResponsesRequest, seal: Seal) -> ChatPrompt:
         threads.append(threading.current_thread())
-        return convert(body)
+        return convert(body, seal)
 
     large = [{"type": "web_search_call", "x": "x" * LARGE_BYTES}, {"role": "user", "content": "x"}]
     monkeypatch.setattr(request, "chat_prompt", recorded)

@@ -35,6 +35,7 @@ def _bodies(text: str) -> dict[str, dict[str, Any]]:
         "/v1/completions list": {"prompt": ["a", text], "max_tokens": 4},
         "/v1/completions scored": {"prompt": text, "echo": True, "logprobs": 1, "max_tokens": 0},
         "/v1/responses": {"input": text},
+        "/v1/responses/compact": {"input": text},
         "/v1/messages": {"messages": _chat(text), "max_tokens": 4},
         "/api/chat": {"messages": _chat(text)},
         "/api/generate": {"prompt": text},

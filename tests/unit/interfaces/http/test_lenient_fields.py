@@ -10,6 +10,7 @@ from msgspec import Struct
 from adapters.fake.environment import FakeIds
 from domain.errors import InvalidRequest
 from domain.request.chat import ChatMessage, Role, ToolCall
+from domain.request.document import Owner
 from domain.request.request import ChatPrompt, GenerationRequest
 from interfaces.http.anthropic.messages import MessagesRequest
 from interfaces.http.incoming.json_body import body_decoder
@@ -30,7 +31,12 @@ GENERATE: tuple[type[Struct], dict[str, Any]] = (GenerateRequest, {"prompt": "Hi
 ALL = {"chat": CHAT, "text": TEXT, "responses": RESPONSES, "messages": MESSAGES, "ollama": OLLAMA, "generate": GENERATE}
 
 _SERVICES = SimpleNamespace(default_model="default", ids=FakeIds(), trace_context=dict)
-CONTEXT = cast(RequestContext, SimpleNamespace(services=_SERVICES, arrived_ns=0, salt=lambda salt: salt or ""))
+CONTEXT = cast(
+    RequestContext,
+    SimpleNamespace(
+        services=_SERVICES, arrived_ns=0, salt=lambda salt: salt or "", document_owner=lambda _salt: Owner()
+    ),
+)
 
 
 def asked(kind: tuple[type[Struct], dict[str, Any]], **fields: Any) -> GenerationRequest:
