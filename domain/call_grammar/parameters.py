@@ -12,11 +12,11 @@ from domain.call_grammar.strings import only, refused, string_term
 from domain.call_grammar.values import ANY_KEY, LiteralRules, Rules, listed_members, members
 from domain.errors import InvalidRequest
 from domain.output.family import Values, WrittenParameters
-from domain.output.schema_check import STRING, types_in
 from domain.printable import printable
 from domain.request.chat import Json
 from domain.request.grammar import ANY_TEXT, Pieces, json_rule, pieces, quoted, terms, until
-from domain.request.json_schema import ANNOTATIONS
+from domain.request.schema_proofs import ANNOTATIONS
+from domain.request.value_check import STRING, types_in
 
 _KEYS = {Values.RAW: re.compile(r"[^\s<>\"'=\\](?:[^<>\"'=\\\n]*[^\s<>\"'=\\])?")}
 _BARE_KEY = re.compile(r"[\w.-]+")

@@ -7,11 +7,12 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 
 from domain.errors import InvalidRequest
-from domain.output.schema_check import first_misfit
 from domain.printable import printable
 from domain.request.chat import Json
 from domain.request.grammar import ANY_TEXT, between_slashes, quoted
-from domain.request.json_schema import ANNOTATIONS, DATE, DATE_TIME, TIME
+from domain.request.json_schema import DATE, DATE_TIME, TIME
+from domain.request.schema_proofs import ANNOTATIONS
+from domain.request.value_check import first_misfit
 
 _BYTE = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 _LABEL = "[A-Za-z0-9]([A-Za-z0-9-]{0,30}[A-Za-z0-9])?"

@@ -13,11 +13,11 @@ from urllib.parse import unquote
 
 from domain.call_grammar.strings import only, refused, string_term
 from domain.errors import InvalidRequest
-from domain.output.schema_check import first_misfit, types_in
 from domain.printable import printable
 from domain.request.chat import Json
 from domain.request.grammar import ANY_TEXT, MAX_GRAMMAR_BYTES, Pieces, json_rule, quoted, terms, until
-from domain.request.json_schema import ANNOTATIONS
+from domain.request.schema_proofs import ANNOTATIONS
+from domain.request.value_check import first_misfit
 
 ANY_KEY = "/[A-Za-z_][A-Za-z0-9_.-]{0,63}/"
 
@@ -137,7 +137,7 @@ class LiteralRules:
         for keyword in ("enum", "const"):
             if keyword in keywords:
                 return self._listed(keywords, keyword)
-        if "anyOf" in keywords or "oneOf" in keywords:
+        if "anyOf" in keywords:
             return self._choice(keywords)
         if isinstance(every := keywords.get("allOf"), list) and len(every) == 1:
             only(keywords, {"allOf"}, self._param)
@@ -233,14 +233,9 @@ class LiteralRules:
         return quoted(json.dumps(value))
 
     def _choice(self, keywords: Mapping[str, Json]) -> str:
-        keyword = "anyOf" if "anyOf" in keywords else "oneOf"
-        only(keywords, {keyword}, self._param)
-        found = keywords[keyword]
+        only(keywords, {"anyOf"}, self._param)
+        found = keywords["anyOf"]
         options: Sequence[Json] = found if isinstance(found, list) else []
-        if keyword == "oneOf":
-            types = [one for option in options for one in types_in(self._resolved(option))]
-            if len({"number" if one == "integer" else one for one in types}) < max(len(types), len(options)):
-                raise refused("oneOf", "whose choices are not of different types cannot be enforced", self._param)
         return self._rules.add(" | ".join(map(self._value, options)))
 
     def _referred(self, reference: str) -> str:

@@ -13,8 +13,8 @@ from typing import cast
 from domain.output.call_format import MAX_HEAD_CHARS, Run
 from domain.output.literal_calls import escaped
 from domain.output.reader import SPACE, NoCall, Reading, Stops
-from domain.output.schema_check import STRING, type_of, types_in
 from domain.request.chat import Json, ToolSpec
+from domain.request.value_check import STRING, type_of, types_in
 
 _NAME_ATTRIBUTE = re.compile(r"""\b(?:name|tool|key)\s*=\s*("[^"]*"|'[^']*'|[^\s"'>]+)""")
 _ATTRIBUTES = re.compile(r"""\s*(?:[\w:-]+\s*=\s*(?:"[^"]*"|'[^']*'|[^\s"'>=]+)\s*)+""")

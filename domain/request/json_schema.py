@@ -8,13 +8,14 @@ and a model that may invent properties tends to keep inventing them. Exempt are 
 of which closing one would exclude properties of another, or that must fit one of several only.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NoReturn, cast
-from urllib.parse import unquote
 
 from domain.errors import InvalidRequest
 from domain.printable import printable
 from domain.request.chat import Json
+from domain.request.schema_proofs import SchemaProofs, passed, resolved
+from domain.request.schema_rewriting import REWRITTEN, Refusal, rewritten
 
 _DAY = "(0[1-9]|1[0-9]|2[0-8])"
 _LEAP_YEAR = "([0-9]{2}(0[48]|[2468][048]|[13579][26])|([02468][048]|[13579][26])00)"
@@ -33,33 +34,6 @@ MAX_DEPTH = 48
 MAX_VALUES = 10_000
 """The most JSON values in a schema, keys not counted."""
 
-ANNOTATIONS = frozenset(
-    [
-        "$anchor",
-        "$comment",
-        "$defs",
-        "$id",
-        "$schema",
-        "contentEncoding",
-        "contentMediaType",
-        "contentSchema",
-        "default",
-        "definitions",
-        "deprecated",
-        "description",
-        "discriminator",
-        "example",
-        "examples",
-        "externalDocs",
-        "nullable",
-        "readOnly",
-        "title",
-        "writeOnly",
-        "xml",
-    ]
-)
-"""Keywords without effect on validity."""
-
 UNSUPPORTED = frozenset(
     {
         "$dynamicAnchor",
@@ -68,16 +42,8 @@ UNSUPPORTED = frozenset(
         "$recursiveRef",
         "$vocabulary",
         "contains",
-        "dependencies",
-        "dependentRequired",
-        "dependentSchemas",
-        "else",
-        "if",
         "maxContains",
         "minContains",
-        "not",
-        "propertyNames",
-        "then",
         "unevaluatedItems",
         "unevaluatedProperties",
         "uniqueItems",
@@ -91,91 +57,145 @@ FORMATS = frozenset({"date", "date-time", "duration", "email", "hostname", "ipv4
 _EXACT: Mapping[str, Json] = {"date": f"^{DATE}$", "date-time": f"^{DATE_TIME}$", "time": f"^{TIME}$"}
 """Formats that a pattern states more exactly than llguidance does: days that a month lacks, and seconds."""
 
-_INDICES = frozenset(str(number) for number in range(MAX_VALUES))
-
 _NEUTRAL: Mapping[str, object] = {"uniqueItems": False, "unevaluatedItems": True, "unevaluatedProperties": True}
 
+_SAME = frozenset({"allOf", "anyOf", "dependencies", "dependentSchemas", "else", "if", "not", "oneOf", "then"})
+"""Keywords whose schemas are about the value itself, not about what is in it."""
+
 _ONE, _LIST, _MAP = (
-    frozenset({"additionalItems", "additionalProperties", "items"}),
+    frozenset({"additionalItems", "additionalProperties", "else", "if", "items", "not", "propertyNames", "then"}),
     frozenset({"allOf", "anyOf", "items", "oneOf", "prefixItems"}),
-    frozenset({"$defs", "definitions", "patternProperties", "properties"}),
+    frozenset({"$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"}),
 )
 """Keywords that hold a schema, a list of schemas, or schemas by name."""
+
+_DEFINITIONS = frozenset({"$defs", "definitions"})
 
 _OBJECT = frozenset({"additionalProperties", "minProperties", "patternProperties", "properties", "required"})
 
 
 def checked_schema(schema: object, param: str) -> dict[str, Json]:
     """Returns the schema as it can be enforced. Raises InvalidRequest for `param`, naming keyword and place."""
-    _check_size(schema, param)
+    _check_size(schema, param, param, MAX_DEPTH)
     if not isinstance(schema, dict | bool):
         raise InvalidRequest(f"{param} must be a JSON schema: an object or a boolean", param=param)
-    found = _checked(cast("dict[str, Json] | bool", schema), "#", param)
+    root = cast("dict[str, Json] | bool", schema)
+    every = list(_schemas(root, "#"))
+    anchors: dict[str, Json] = {name: one for _, one in every if isinstance(name := one.get("$anchor"), str)}
+    references = [(path, one["$ref"]) for path, one in every if "$ref" in one]
+    found = _Check(param, root, anchors, references, has_bases=_has_bases(every)).schema(root, "#", [])
     if isinstance(found, bool):
         if not found:
             raise InvalidRequest(
                 f"{param} is false, which no answer satisfies; use a schema that allows some value", param=param
             )
         return {}
-    schemas = list(_schemas(found, "#"))
-    anchors = frozenset(name for _, schema in schemas if isinstance(name := schema.get("$anchor"), str))
-    for path, schema in schemas:
-        if "$ref" in schema and not _resolves(found, anchors, reference := schema["$ref"]):
-            _refuse("$ref", path, f"points to {printable(str(reference))!r}, which is not in the schema", param)
-    if not any(_has_several(schema) for _, schema in schemas):
-        for _, schema in schemas:
-            _close(schema)
+    _check_size(found, f"{param}, once its oneOf, not, if and dependencies are written out,", param, 2 * MAX_DEPTH)
+    schemas = [one for _, one in _schemas(found, "#")]
+    for reference in (one["$ref"] for one in schemas if "$ref" in one):
+        if resolved(found, anchors, reference) is None:
+            path = next(path for path, one in references if one == reference)
+            _refuse("$ref", path, f"points to {printable(str(reference))!r}, which is rewritten; use $defs", param)
+    if not any(map(_has_several, schemas)):
+        for one in schemas:
+            _close(one)
     return found
 
 
-def _check_size(schema: object, param: str) -> None:
+def _check_size(schema: object, name: str, param: str, max_depth: int) -> None:
     """Checks depth and number of values, without recursion because the depth is not known yet."""
     num_values, waiting = 0, [(schema, 1)]
     while waiting:
         value, depth = waiting.pop()
         num_values += 1
-        if depth > MAX_DEPTH or num_values > MAX_VALUES:
-            what = f"nested deeper than {MAX_DEPTH}" if depth > MAX_DEPTH else f"larger than {MAX_VALUES} values"
-            raise InvalidRequest(f"{param} is {what}", param=param)
+        if depth > max_depth or num_values > MAX_VALUES:
+            what = f"nested deeper than {max_depth}" if depth > max_depth else f"larger than {MAX_VALUES} values"
+            raise InvalidRequest(f"{name} is {what}", param=param)
         if isinstance(value, dict):
             waiting += [(one, depth + 1) for one in cast("dict[str, object]", value).values()]
         elif isinstance(value, list):
             waiting += [(one, depth + 1) for one in cast("list[object]", value)]
 
 
-def _checked(schema: Json, path: str, param: str) -> "dict[str, Json] | bool":
-    if isinstance(schema, bool):
-        return schema
-    if not isinstance(schema, dict):
-        raise InvalidRequest(
-            f"{param} has no schema at {printable(path)}: it must be an object or a boolean", param=param
-        )
-    found: dict[str, Json] = {}
-    for keyword, value in schema.items():
-        if keyword in _NEUTRAL and value is _NEUTRAL[keyword]:
-            continue
-        if keyword in UNSUPPORTED:
-            _refuse(keyword, path, "is not supported", param)
-        if keyword == "format" and not (isinstance(value, str) and value in FORMATS):
-            continue
-        found[keyword] = _checked_value(keyword, value, _below(path, keyword), param)
-    _check_min_properties(found, path, param)
-    if (exact := _EXACT.get(str(found.get("format")))) is not None and "pattern" not in found:
-        found["pattern"] = exact
-        del found["format"]
-    return found
+class _Check:
+    """The check of one document. Raises InvalidRequest for references to nowhere.
+
+    The schemas around one count only where no reference uses it in another place."""
+
+    def __init__(
+        self,
+        param: str,
+        root: Json,
+        anchors: Mapping[str, Json],
+        references: Sequence[tuple[str, Json]],
+        *,
+        has_bases: bool,
+    ) -> None:
+        self._param = param
+        self._proofs = SchemaProofs(None if has_bases else root, {} if has_bases else anchors)
+        self._keeps_definitions = has_bases or bool(anchors)
+        self._sees_around = not anchors
+        self._passed = set[int]()
+        for path, reference in references:
+            values = passed(root, anchors, reference)
+            if not values:
+                where = f"points to {printable(str(reference))!r}, which is not in the schema"
+                _refuse("$ref", path, where, param)
+            self._passed.update(map(id, values))
+            self._sees_around &= _SAME.isdisjoint(str(reference).split("/"))
+
+    def schema(self, schema: Json, path: str, within: Sequence[Json]) -> dict[str, Json] | bool:
+        """Returns a schema as it can be enforced. `within`: schemas that its values satisfy too."""
+        if isinstance(schema, bool):
+            return schema
+        if not isinstance(schema, dict):
+            raise InvalidRequest(
+                f"{self._param} has no schema at {printable(path)}: it must be an object or a boolean",
+                param=self._param,
+            )
+        around: Sequence[Json] = [*within, {**schema}] if self._sees_around else []
+        found: dict[str, Json] = {}
+        for keyword, value in schema.items():
+            if keyword in _NEUTRAL and value is _NEUTRAL[keyword]:
+                continue
+            if keyword in UNSUPPORTED:
+                _refuse(keyword, path, "is not supported", self._param)
+            if keyword == "format" and not (isinstance(value, str) and value in FORMATS):
+                continue
+            place = _below(path, keyword)
+            found[keyword] = self._value(keyword, value, place, around if keyword in _SAME else [])
+        _check_min_properties(found, path, self._param)
+        if (exact := _EXACT.get(str(found.get("format")))) is not None and "pattern" not in found:
+            found["pattern"] = exact
+            del found["format"]
+        if found.keys() & REWRITTEN:
+            written = rewritten(found, within, self._proofs)
+            if isinstance(written, Refusal):
+                _refuse(written.keyword, path, written.why, self._param)
+            return written
+        return found
+
+    def _value(self, keyword: str, value: Json, path: str, within: Sequence[Json]) -> Json:
+        if keyword in _MAP:
+            if not isinstance(value, dict):
+                raise InvalidRequest(f"{self._param} must have an object at {printable(path)}", param=self._param)
+            lists = keyword == "dependencies"
+            return {
+                name: one if lists and isinstance(one, list) else self.schema(one, _below(path, name), within)
+                for name, one in value.items()
+                if keyword not in _DEFINITIONS or self._is_used(one)
+            }
+        if keyword in _LIST and isinstance(value, list):
+            return [self.schema(one, f"{path}/{index}", within) for index, one in enumerate(value)]
+        return self.schema(value, path, within) if keyword in _ONE else value
+
+    def _is_used(self, definition: Json) -> bool:
+        return self._keeps_definitions or not isinstance(definition, dict) or id(definition) in self._passed
 
 
-def _checked_value(keyword: str, value: Json, path: str, param: str) -> Json:
-    if keyword in _MAP:
-        if not isinstance(value, dict):
-            raise InvalidRequest(f"{param} must have an object at {printable(path)}", param=param)
-        return {name: _checked(one, _below(path, name), param) for name, one in value.items()}
-    if keyword in _LIST and isinstance(value, list):
-        return [_checked(one, f"{path}/{index}", param) for index, one in enumerate(value)]
-    if keyword in _ONE:
-        return _checked(value, path, param)
-    return value
+def _has_bases(schemas: Iterable[tuple[str, Mapping[str, Json]]]) -> bool:
+    """Returns True if a schema inside may change what references are relative to."""
+    return any(path != "#" and one.keys() & {"$id", "id"} for path, one in schemas)
 
 
 def _check_min_properties(schema: Mapping[str, Json], path: str, param: str) -> None:
@@ -218,24 +238,6 @@ def _schemas(schema: Json, path: str) -> Iterator[tuple[str, dict[str, Json]]]:
             continue
         for name, one in inner:
             yield from _schemas(one, _below(f"{path}/{keyword}", name))
-
-
-def _resolves(root: dict[str, Json], anchors: frozenset[str], reference: Json) -> bool:
-    """Returns True if the reference points into this schema: `#`, `#/$defs/name`, or `#anchor`."""
-    if not isinstance(reference, str) or not reference.startswith("#"):
-        return False
-    if reference[1:2] not in ("", "/"):
-        return reference[1:] in anchors
-    value: Json = root
-    for part in reference[1:].split("/")[1:]:
-        name = unquote(part).replace("~1", "/").replace("~0", "~")
-        if isinstance(value, dict):
-            value = value.get(name)
-        elif isinstance(value, list) and name in _INDICES and int(name) < len(value):
-            value = value[int(name)]
-        else:
-            return False
-    return isinstance(value, dict | bool)
 
 
 def _below(path: str, name: str) -> str:

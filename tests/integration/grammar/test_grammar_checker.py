@@ -83,7 +83,6 @@ WRONG = {
     "token out of range": (lark_grammar("start: <[999999]>", "x"), "999999"),
     "regex": (regex_grammar("(a", "x"), "regex"),
     "unsatisfiable": (schema({"properties": {"a": False}, "required": ["a"], "type": "object"}), "nsatisfiable"),
-    "oneOf": (schema({"oneOf": [{"type": "string"}, {"minLength": 2, "type": "string"}]}), "oneOf"),
     "endless reference": (schema(chained(1, lambda _ref: {"$ref": "#/$defs/d0"})), "no text matches"),
 }
 HOSTILE = {

@@ -99,3 +99,49 @@ def schemas(draw: st.DrawFn) -> dict[str, Any]:
     leaf = draw(scalars)
     node = {"type": "object", "properties": {"leaf": leaf, "next": {"$ref": "#/$defs/node"}}, "required": ["leaf"]}
     return {**root, "$defs": {"node": node}}
+
+
+KINDS = ("a", "b", "ab", 1, 2, True, None)
+kinds = st.one_of(
+    st.sampled_from(KINDS).map(lambda value: {"const": value}),
+    st.lists(st.sampled_from(KINDS), min_size=1, max_size=3).map(lambda some: {"enum": some}),
+    st.sampled_from(["string", "number", "integer", "boolean", "null"]).map(lambda name: {"type": name}),
+    st.integers(0, 2).map(lambda size: {"type": "string", "minLength": size}),
+    st.integers(-2, 2).map(lambda low: {"type": "number", "minimum": low}),
+)
+keys = st.sampled_from(["k", "m", "n"])
+members = st.one_of(
+    st.dictionaries(keys, kinds, min_size=1, max_size=2).map(lambda some: {"properties": some}),
+    st.lists(keys, min_size=1, max_size=2, unique=True).map(lambda some: {"required": some}),
+    st.tuples(keys, kinds).map(lambda pair: {"properties": {pair[0]: pair[1]}, "required": [pair[0]]}),
+)
+conditions = st.recursive(
+    st.one_of(members, kinds),
+    lambda inner: st.one_of(
+        st.lists(inner, min_size=2, max_size=3).map(lambda some: {"oneOf": some}),
+        inner.map(lambda one: {"not": one}),
+        st.tuples(inner, inner, inner).map(lambda some: {"if": some[0], "then": some[1], "else": some[2]}),
+        st.dictionaries(keys, st.lists(keys, max_size=2, unique=True)).map(lambda some: {"dependentRequired": some}),
+        st.tuples(keys, inner).map(lambda pair: {"dependentSchemas": {pair[0]: pair[1]}}),
+        st.sampled_from([{"pattern": "^[km]$"}, {"enum": ["k", "n"]}, {"maxLength": 1}]).map(
+            lambda names: {"propertyNames": names}
+        ),
+        st.lists(inner, min_size=1, max_size=2).map(lambda some: {"allOf": some}),
+        st.lists(inner, min_size=1, max_size=2).map(lambda some: {"anyOf": some}),
+        st.tuples(members, inner).map(lambda pair: {**pair[1], **pair[0]}),
+    ),
+    max_leaves=5,
+)
+"""Schemas that speak of other schemas: what they say is said by other keywords, or they are refused."""
+
+
+@st.composite
+def conditional_schemas(draw: st.DrawFn) -> dict[str, Any]:
+    root = draw(conditions)
+    known = {key: {"enum": [*KINDS]} for key in draw(st.lists(keys, unique=True))}
+    return {
+        "type": "object",
+        "properties": known,
+        "allOf": [root, draw(st.sampled_from([{}, {"$ref": "#/$defs/c"}]))],
+        "$defs": {"c": draw(conditions)},
+    }

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from domain.output.schema_check import call_problems, first_misfit, joined_calls
+from domain.output.schema_check import call_problems, joined_calls
 from domain.request.chat import ToolCall, ToolSpec
 from domain.request.stream import CallProblem, ProblemKind, TextDelta, ToolCallDelta
+from domain.request.value_check import first_misfit
 from tests.support.http.replay.transcripts import TOOLS
 
 

@@ -1,0 +1,361 @@
+"""Proofs about JSON schemas: that no value satisfies several at once, and the values that do not satisfy one.
+
+Both hold for Draft 2020-12 and see through references of the document. They give up, without an answer, where a schema
+says more than they know, is nested too deeply, or takes too many steps: the text of a stranger bounds nothing else.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import cast
+from urllib.parse import unquote
+
+from domain.request.chat import Json
+from domain.request.value_check import first_misfit, type_of
+
+ANNOTATIONS = frozenset(
+    [
+        "$anchor",
+        "$comment",
+        "$defs",
+        "$id",
+        "$schema",
+        "contentEncoding",
+        "contentMediaType",
+        "contentSchema",
+        "default",
+        "definitions",
+        "deprecated",
+        "description",
+        "discriminator",
+        "example",
+        "examples",
+        "externalDocs",
+        "nullable",
+        "readOnly",
+        "title",
+        "writeOnly",
+        "xml",
+    ]
+)
+"""Keywords without effect on validity."""
+
+_TYPES = frozenset({"array", "boolean", "null", "number", "object", "string"})
+_MAX_DEPTH, _MAX_STEPS, _MAX_CHARS = 8, 100_000, 4_000
+_INDEX = re.compile("0|[1-9][0-9]{0,4}")
+
+_SIZES: Mapping[str, tuple[str, str, int]] = {
+    "minLength": ("string", "maxLength", -1),
+    "maxLength": ("string", "minLength", 1),
+    "minItems": ("array", "maxItems", -1),
+    "maxItems": ("array", "minItems", 1),
+    "minProperties": ("object", "maxProperties", -1),
+}
+_LIMITS: Mapping[str, str] = {
+    "minimum": "exclusiveMaximum",
+    "maximum": "exclusiveMinimum",
+    "exclusiveMinimum": "maximum",
+    "exclusiveMaximum": "minimum",
+}
+"""By keyword: what its complement says instead."""
+
+_Parts = list[Mapping[str, Json]]
+
+
+def passed(root: Json, anchors: Mapping[str, Json], reference: Json) -> list[Json]:
+    """Returns what a reference passes in the document, its schema last: `#`, `#/$defs/name`, or `#anchor`; an empty
+    list where it points to no schema."""
+    if not isinstance(reference, str) or not reference.startswith("#"):
+        return []
+    if reference[1:2] not in ("", "/"):
+        return [anchors[reference[1:]]] if reference[1:] in anchors else []
+    found = [root]
+    for part in reference[1:].split("/")[1:]:
+        value, name = found[-1], unquote(part).replace("~1", "/").replace("~0", "~")
+        if isinstance(value, dict) and name in value:
+            found.append(value[name])
+        elif isinstance(value, list) and _INDEX.fullmatch(name) and int(name) < len(value):
+            found.append(value[int(name)])
+        else:
+            return []
+    return found if isinstance(found[-1], dict | bool) else []
+
+
+def resolved(root: Json, anchors: Mapping[str, Json], reference: Json) -> Json:
+    """Returns the schema that a reference points to; None where it points to none."""
+    return next(reversed(passed(root, anchors, reference)), None)
+
+
+def any_of(schemas: Sequence[Json]) -> Json:
+    """Returns a schema that accepts what one of them accepts."""
+    if not schemas:
+        return False
+    return schemas[0] if len(schemas) == 1 else {"anyOf": [*schemas]}
+
+
+def all_of(schemas: Sequence[Json]) -> Json:
+    """Returns a schema that accepts what each of them accepts."""
+    told = [one for one in schemas if one is not True and one != {}]
+    if not told:
+        return True
+    return told[0] if len(told) == 1 else {"allOf": told}
+
+
+class SchemaProofs:
+    """Proofs within one document, `root`, which share one limit of steps."""
+
+    def __init__(self, root: Json, anchors: Mapping[str, Json]) -> None:
+        self._root = root
+        self._anchors = anchors
+        self._num_steps = 0
+
+    def target(self, schema: Json) -> Json:
+        """Returns the schema that one which is only a reference points to; another schema as it is."""
+        for _ in range(_MAX_DEPTH):
+            if not isinstance(schema, dict) or schema.keys() - ANNOTATIONS != {"$ref"}:
+                break
+            schema = resolved(self._root, self._anchors, schema["$ref"])
+        return schema
+
+    def is_empty(self, schemas: Iterable[Json]) -> bool:
+        """Returns True if no value satisfies all of these schemas; False also where that is not proven."""
+        return self._is_empty(schemas, [], [], 0)
+
+    def complement(self, schema: Json, within: Sequence[Json]) -> list[Json] | None:
+        """Returns schemas of which one accepts a value exactly where this one does not, among the values that satisfy
+        the schemas `within`; None where that cannot be said."""
+        return self._complement(schema, within, 0)
+
+    def _is_empty(self, schemas: Iterable[Json], known: _Parts, choices: list[list[Json]], depth: int) -> bool:
+        parts, found = self._parts(schemas)
+        if parts is None:
+            return True
+        if depth > _MAX_DEPTH or self._num_steps > _MAX_STEPS:
+            return False
+        parts, choices = [*known, *parts], [*choices, *found]
+        if not self._types(parts, depth):
+            return True
+        if not choices:
+            return False
+        first, *others = choices
+        return all(self._is_empty([one], parts, others, depth) for one in first)
+
+    def _parts(self, schemas: Iterable[Json]) -> tuple[_Parts | None, list[list[Json]]]:
+        """Returns the schemas that all must be satisfied, through references and `allOf`, and the choices among them;
+        None for the schemas where one of them is false."""
+        parts, choices = _Parts(), list[list[Json]]()
+        waiting, seen = [*schemas], set[str]()
+        while waiting and self._num_steps <= _MAX_STEPS:
+            schema = waiting.pop()
+            self._num_steps += 1
+            if schema is False:
+                return None, []
+            if not isinstance(schema, dict):
+                continue
+            parts.append(schema)
+            if isinstance(reference := schema.get("$ref"), str) and reference not in seen:
+                seen.add(reference)
+                waiting.append(resolved(self._root, self._anchors, reference))
+            waiting += _list(schema.get("allOf"))
+            choices += [found for name in ("anyOf", "oneOf") if (found := _list(schema.get(name)))]
+        return parts, choices
+
+    def _types(self, parts: _Parts, depth: int) -> set[str]:
+        """Returns the types of the values that may satisfy all parts."""
+        types = set(_TYPES)
+        self._num_steps += len(parts)
+        for part in parts:
+            if "type" in part:
+                types &= _names(part["type"])
+        listed = _listed(parts)
+        if listed is not None:
+            types &= {_type(value) for value in self._fitting(listed, parts)}
+        if "number" in types and _is_crossed(parts):
+            types.discard("number")
+        for type_, low, high in (("string", "minLength", "maxLength"), ("array", "minItems", "maxItems")):
+            if _largest(parts, low) > -_largest(parts, high, -1):
+                types.discard(type_)
+        if "object" in types and self._has_empty_member(parts, depth):
+            types.discard("object")
+        return types
+
+    def _fitting(self, values: list[Json], parts: _Parts) -> list[Json]:
+        """Returns the values without those of which one part says that they do not fit."""
+        self._num_steps += len(values) * sum(1 + len(_list(part.get("enum"))) for part in parts) // 8
+        if self._num_steps > _MAX_STEPS:
+            return values
+        return [value for value in values if all(first_misfit(value, part) is None for part in parts)]
+
+    def _has_empty_member(self, parts: _Parts, depth: int) -> bool:
+        required = {name for part in parts for name in _list(part.get("required")) if isinstance(name, str)}
+        if len(required) > -_largest(parts, "maxProperties", -1):
+            return True
+        return any(self._is_empty(_member(parts, name), [], [], depth + 1) for name in sorted(required))
+
+    def _complement(self, schema: Json, within: Sequence[Json], depth: int) -> list[Json] | None:
+        self._num_steps += 1
+        if isinstance(schema, bool):
+            return [] if schema else [{}]
+        if not isinstance(schema, dict) or depth > _MAX_DEPTH or self._num_steps > _MAX_STEPS:
+            return None
+        found = list[Json]()
+        for keyword, value in schema.items():
+            if keyword in ANNOTATIONS:
+                continue
+            others = self._without(keyword, value, within, depth + 1)
+            if others is None:
+                return None
+            found += others
+        return found
+
+    def _without(self, keyword: str, value: Json, within: Sequence[Json], depth: int) -> list[Json] | None:
+        """Returns schemas of the values that do not satisfy one keyword."""
+        match keyword:
+            case "type":
+                return self._other_types(value, within)
+            case "enum" | "const":
+                return self._other_values(_list(value) if keyword == "enum" else [value], within)
+            case "required":
+                names = [name for name in _list(value) if isinstance(name, str)]
+                return [{"type": "object", "properties": {name: False}} for name in names]
+            case "properties":
+                return self._other_members(value, within, depth)
+            case "additionalProperties" | "items":
+                return [] if value is True or value == {} else None
+            case "$ref":
+                return self._complement(resolved(self._root, self._anchors, value), within, depth)
+            case "allOf" | "anyOf":
+                each = [self._complement(one, within, depth) for one in _list(value)]
+                others = [any_of(one) for one in each if one is not None]
+                if None in each:
+                    return None
+                return others if keyword == "allOf" else [all_of(others)]
+            case _:
+                return _beyond(keyword, value)
+
+    def _other_types(self, value: Json, within: Sequence[Json]) -> list[Json] | None:
+        names = frozenset(name if isinstance(name, str) else "" for name in _list(value) or [value])
+        if not names <= _TYPES | {"integer"}:
+            return None
+        if "integer" in names and "number" not in names and not self.is_empty([*within, {"type": "number"}]):
+            return None  # no schema is for fractions only
+        return _of_types(_TYPES - names - ({"number"} if "integer" in names else frozenset()))
+
+    def _other_values(self, values: list[Json], within: Sequence[Json]) -> list[Json] | None:
+        parts = self._parts(within)[0] or []
+        if (listed := _listed(parts)) is not None:
+            if len(listed) * len(values) > _MAX_STEPS:
+                return None
+            left = [one for one in listed if first_misfit(one, {"enum": values}) is not None]
+            return [{"enum": left}] if left else []
+        values = self._fitting(values, parts)
+        types = {_type(value) for value in values}
+        if types & {"array", "object"}:
+            return None
+        found = _of_types(_TYPES - types)
+        if "boolean" in types:
+            stated = {value for value in values if isinstance(value, bool)}
+            found.extend({"const": one} for one in (True, False) if one not in stated)
+        if numbers := sorted({cast(float, value) for value in values if _is_number(value)}):
+            limits = zip([None, *numbers], [*numbers, None], strict=True)
+            for low, high in limits:
+                low_limit: dict[str, Json] = {} if low is None else {"exclusiveMinimum": low}
+                found.append({"type": "number", **low_limit, **({} if high is None else {"exclusiveMaximum": high})})
+        if texts := {value for value in values if isinstance(value, str)}:
+            if sum(map(len, texts)) > _MAX_CHARS or max(map(len, texts)) > 100:
+                return None
+            found.append({"type": "string", "pattern": f"^{_other_texts(texts)}$"})
+        return found
+
+    def _other_members(self, properties: Json, within: Sequence[Json], depth: int) -> list[Json] | None:
+        if not isinstance(properties, dict):
+            return None
+        found = list[Json]()
+        parts = self._parts(within)[0] or []
+        for name, schema in properties.items():
+            others = self._complement(schema, _member(parts, name), depth)
+            if others is None:
+                return None
+            if others:
+                found.append({"type": "object", "properties": {name: any_of(others)}, "required": [name]})
+        return found
+
+
+def _beyond(keyword: str, value: Json) -> list[Json] | None:
+    """Returns schemas of the values beyond a limit; None for a keyword that is none."""
+    if keyword in _SIZES and isinstance(value, int) and not isinstance(value, bool):
+        type_, other, step = _SIZES[keyword]
+        return [] if value + step < 0 else [{"type": type_, other: value + step}]
+    return [{"type": "number", _LIMITS[keyword]: value}] if keyword in _LIMITS and _is_number(value) else None
+
+
+def _member(parts: _Parts, name: str) -> list[Json]:
+    """Returns the schemas that an object's member with this name satisfies. Patterns are left out: it may satisfy
+    more."""
+    found = list[Json]()
+    for part in parts:
+        properties = part.get("properties")
+        if isinstance(properties, dict) and name in properties:
+            found.append(properties[name])
+        elif "additionalProperties" in part and "patternProperties" not in part:
+            found.append(part["additionalProperties"])
+    return found
+
+
+def _listed(parts: _Parts) -> list[Json] | None:
+    for part in parts:
+        if "const" in part:
+            return [part["const"]]
+        if isinstance(values := part.get("enum"), list):
+            return values
+    return None
+
+
+def _names(value: Json) -> frozenset[str]:
+    """Returns the types that `type` names; every type where it names an unknown one."""
+    names = frozenset(
+        "number" if name == "integer" else name if isinstance(name, str) else "" for name in _list(value) or [value]
+    )
+    return names if names <= _TYPES else _TYPES
+
+
+def _type(value: Json) -> str:
+    found = type_of(value)
+    return "number" if found == "integer" else found
+
+
+def _of_types(types: frozenset[str]) -> list[Json]:
+    return [{"type": [*sorted(types)]}] if types else []
+
+
+def _is_crossed(parts: _Parts) -> bool:
+    """Returns True if no number lies between the limits."""
+    low, high = _largest(parts, "minimum"), -_largest(parts, "maximum", -1)
+    above, below = _largest(parts, "exclusiveMinimum"), -_largest(parts, "exclusiveMaximum", -1)
+    return low > high or low >= below or above >= high or above >= below
+
+
+def _largest(parts: _Parts, keyword: str, sign: int = 1) -> float:
+    """Returns the largest number that a keyword has; with `sign` -1 the smallest, negated."""
+    numbers = (part[keyword] for part in parts if _is_number(part.get(keyword)))
+    return max((sign * cast(float, number) for number in numbers), default=float("-inf"))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _list(value: object) -> list[Json]:
+    return cast("list[Json]", value) if isinstance(value, list) else []
+
+
+def _other_texts(texts: set[str]) -> str:
+    """Returns a regular expression of every text but these, by the first character in which one differs."""
+    tails: dict[str, set[str]] = {}
+    for text in texts:
+        if text:
+            tails.setdefault(text[0], set()).add(text[1:])
+    chars = "".join(f"\\x{{{ord(char):x}}}" for char in sorted(tails))
+    options = [] if "" in texts else [""]
+    options.append((f"[^{chars}]" if chars else "(?s:.)") + "(?s:.)*")
+    options += [f"\\x{{{ord(char):x}}}{_other_texts(tails[char])}" for char in sorted(tails)]
+    return f"({'|'.join(options)})"
