@@ -200,11 +200,11 @@ class EngineThread:
 
     def _main(self) -> None:
         backend: ComputeEngine | None = None
-        attempt, loop = self._batcher.attempt, self._loop
+        loop = self._loop
         try:
             backend = self._make_backend()
             loop.models.connect(backend)
-            loop.guard.clear_with(partial(attempt, "engine.memory", backend.clear_cache))
+            loop.guard.clear_with(self._batcher.attempt("engine.memory")(backend.clear_cache))
             self._run_busy_loop()
         except Exception as error:  # the thread is lost: every later call is refused with this fault
             self._fault = f"the engine stopped: {described(error)}"
@@ -229,11 +229,13 @@ class EngineThread:
             return
         self._fault = f"the engine stopped: {error}"
         self._batcher.emit(FaultObserved("engine.device", str(error), self._batcher.now_ns()))
-        self._batcher.attempt("engine.end", partial(self._loop.lose, is_resumed=self._delivers_directly))
+        with self._batcher.attempt("engine.end"):
+            self._loop.lose(is_resumed=self._delivers_directly)
 
     def _attempt_end(self, work: Callable[[], object]) -> None:
         try:
-            self._batcher.attempt("engine.end", work)
+            with self._batcher.attempt("engine.end"):
+                work()
         except DeviceFailed as error:
             self._lost(error)
 
@@ -258,7 +260,8 @@ class EngineThread:
             has_loaded = not self._is_stopping and loop.models.advance()
             if not loop.is_busy:
                 activity.begin("rest")
-                self._batcher.attempt("engine.memory", loop.plan_idle)
+                with self._batcher.attempt("engine.memory"):
+                    loop.plan_idle()
             self._has_work = has_stepped or has_loaded
             if self._has_work:
                 activity.progress()
@@ -287,7 +290,8 @@ class EngineThread:
         self._activity.progress()  # this call has waited for nothing yet
         self._activity.begin("call")
         try:
-            self._batcher.attempt("engine.call", call.run)
+            with self._batcher.attempt("engine.call"):
+                call.run()
         except DeviceFailed as error:
             self._lost(error)
             if call.result is not None:
@@ -316,7 +320,8 @@ class EngineThread:
             except queue.Empty:
                 return
             if call.result is None:
-                self._batcher.attempt("engine.call", call.work)
+                with self._batcher.attempt("engine.call"):
+                    call.work()
             elif call.result.set_running_or_notify_cancel():
                 call.result.set_exception(error)
 

@@ -5,9 +5,9 @@ by contract. If one does, nothing is lost: its batch comes with the next one.
 """
 
 from collections import deque
-from collections.abc import Callable, Collection
-from contextlib import suppress
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Collection, Generator
+from contextlib import contextmanager, suppress
+from typing import Protocol
 
 from application.events import Event, FaultObserved
 from application.ports.clock import Clock
@@ -15,8 +15,6 @@ from application.ports.engine import EngineItem, StepBatch
 from application.services.faults import described
 from domain.health.engine_health import Activity
 from domain.ids import RequestId
-
-T = TypeVar("T")
 
 
 class EventBatcher:
@@ -46,13 +44,13 @@ class EventBatcher:
         """Emits a failure that was contained; `where` as in FaultObserved."""
         self.emit(FaultObserved(where, described(error), self.now_ns()))
 
-    def attempt(self, where: str, work: Callable[[], T]) -> T | None:
-        """Runs work whose failure must harm no request: an exception is a fault `where`, and gives None."""
+    @contextmanager
+    def attempt(self, where: str) -> Generator[None]:
+        """Work whose failure must harm no request: an exception ends it, and is a fault `where`."""
         try:
-            return work()
+            yield
         except Exception as error:
             self.fault(where, error)
-            return None
 
     def send(self, id: RequestId, choice: int, item: EngineItem) -> None:
         """Keeps an item for the next `deliver`."""

@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
-from functools import partial
 from typing import Any, TypeAlias
 
 from application.events import ModelLoaded, ModelUnloaded
@@ -147,10 +146,12 @@ class LoadedModels(Mapping[ModelId, LoadedModel]):
         model, lease = self._models.pop(id, (None, None))
         if model is None or lease is None:
             return
-        self._batcher.attempt("cache.detach", partial(self._prefix_cache.detach, id))
+        with self._batcher.attempt("cache.detach"):
+            self._prefix_cache.detach(id)
         if self._constraints is not None:
             self._constraints.detach(id)
-        self._batcher.attempt("engine.unload", partial(self._connected().unload, model))
+        with self._batcher.attempt("engine.unload"):
+            self._connected().unload(model)
         lease.end()
         self._guard.models_changed(is_loaded=False)
         self._batcher.emit(ModelUnloaded(id, self._batcher.now_ns(), self._active_bytes()))
@@ -179,7 +180,8 @@ class LoadedModels(Mapping[ModelId, LoadedModel]):
             if self._constraints is not None:
                 self._constraints.detach(source.id)
             if model is not None:
-                self._batcher.attempt("engine.unload", partial(self._connected().unload, model))
+                with self._batcher.attempt("engine.unload"):
+                    self._connected().unload(model)
             lease.end()
             self._guard.models_changed(is_loaded=False)
             if isinstance(error, DomainError):
@@ -206,7 +208,9 @@ class LoadedModels(Mapping[ModelId, LoadedModel]):
         return self.memory.get("active", 0)
 
     def _reading(self) -> Mapping[str, int]:
-        return self._batcher.attempt("engine.memory", lambda: dict(self._connected().memory())) or {}
+        with self._batcher.attempt("engine.memory"):
+            return dict(self._connected().memory())
+        return {}
 
     def _connected(self) -> ComputeEngine:
         assert self._backend is not None, "no backend is connected"

@@ -254,7 +254,8 @@ class SequenceRun:
         """Captures the state of a sequence that is preempted after this step. A failure is a fault, and costs computing
         it again."""
         if self.phase in (Phase.PREFILLING, Phase.DECODING):
-            self._batcher.attempt("cache.suspend", lambda: self.cache.suspend(self._loaded(), self._new_ids()))
+            with self._batcher.attempt("cache.suspend"):
+                self.cache.suspend(self._loaded(), self._new_ids())
 
     def preempt(self, prefix_cache: PrefixCache, *, is_alone: bool) -> None:
         """Releases the state and waits for admission again. `is_alone`: no other sequence could be preempted. Raises
@@ -278,16 +279,23 @@ class SequenceRun:
             self._batcher.left_queue()
         self.sequence.enter(phase)
         if was_open and phase is not Phase.FAILED:
-            self._batcher.attempt("cache.end", self._keep)
+            with self._batcher.attempt("cache.end"):
+                if self._model is not None and self.cache.end(self._model, self._new_ids()):
+                    self._has_state = False
         self.release()
         self._send(item)
 
     def release(self) -> None:
         """Releases the state and everything pinned for it. Idempotent."""
-        self._batcher.attempt("cache.abandon", self.cache.abandon)
-        self._batcher.attempt("engine.images", self.images.release)
+        with self._batcher.attempt("cache.abandon"):
+            self.cache.abandon()
+        with self._batcher.attempt("engine.images"):
+            self.images.release()
         for _ in range(CLOSE_TRIES):
-            self._batcher.attempt("engine.close", self._close)
+            with self._batcher.attempt("engine.close"):
+                if self._has_state and self._model is not None:
+                    self._model.close([self.id])
+                self._has_state = False
 
     # ---- helpers ------------------------------------------------------------------------------------------------
 
@@ -347,19 +355,10 @@ class SequenceRun:
     def _is_compiled(self) -> bool:
         return self.constraint is None or self.constraint.poll()
 
-    def _keep(self) -> None:
-        if self._model is not None and self.cache.end(self._model, self._new_ids()):
-            self._has_state = False
-
     def _new_ids(self) -> list[int]:
         """Returns the output after the prefilled tokens."""
         sequence = self.sequence
         return sequence.output_ids[sequence.num_resumed :] if sequence.num_resumed else sequence.output_ids
-
-    def _close(self) -> None:
-        if self._has_state and self._model is not None:
-            self._model.close([self.id])
-        self._has_state = False
 
     def _loaded(self) -> LoadedModel:
         if self._model is None:

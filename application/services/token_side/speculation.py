@@ -107,14 +107,14 @@ class Speculation:
         if costs is None or most <= 0 or not len(drafting) == len(rows) <= MOST_ROWS:
             return model.decode(list(rows))
         control = self._control(costs)
-        draft = self._batcher.attempt(
-            "speculation.draft",
-            lambda: _drafts(control, model.description, dict(zip(rows, drafting, strict=True)), most),
-        )
+        proposed = NO_DRAFTS
+        with self._batcher.attempt("speculation.draft"):
+            proposed = _drafts(control, model.description, dict(zip(rows, drafting, strict=True)), most)
         begun_ns = self._batcher.now_ns()
-        results = model.decode(list(rows), draft or NO_DRAFTS)
+        results = model.decode(list(rows), proposed)
         ms = (self._batcher.now_ns() - begun_ns) / 1e6
-        self._batcher.attempt("speculation.learn", lambda: _learn(control, model.description, results, ms))
+        with self._batcher.attempt("speculation.learn"):
+            _learn(control, model.description, results, ms)
         return results
 
 
