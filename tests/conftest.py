@@ -9,7 +9,7 @@ the effort of this run asks for, where a test does not say; and the same ones ev
 
 What a client's grammar may take of a server is bounded by a clock, which here would measure the machine as well.
 
-Collecting makes half a million objects that stay to the end: nobody looks for garbage meanwhile, or among them later.
+Collecting makes half a million objects that stay to the end: garbage is not collected meanwhile, or among them later.
 Bytecode is written whatever the environment says, or each of a hundred commands that tests start would compile it all.
 """
 

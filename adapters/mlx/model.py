@@ -74,7 +74,7 @@ class MlxModel:
         """`network`: an mlx-lm model, evaluated on this thread. `num_logits`: width of its output. `specs`: the pattern
         of captured state, by group. `runs_ahead`: a prefill chunk may be under way when `prefill` returns. `meter`:
         corrects the description's memory; None for one without a correction. `vision`: None for a model that does not
-        see. `pace`: measures each chunk; None where nobody keeps it. `assembly.assemble` returns all of them."""
+        see. `pace`: measures each chunk; None where it is not kept. `assembly.assemble` returns all of them."""
         self._network = LoadedNetwork(network)
         self._description = description
         self._num_logits = num_logits

@@ -1,7 +1,7 @@
 """The client of a RESP server, single or a cluster, and its errors as those of the port.
 
 The library's defaults are not ours: it does not compare a certificate's name with the host's (for a cluster, not even
-when it is told to), it identifies itself in two more calls a connection, it connects to whatever node a server names,
+when it is asked to), it identifies itself in two more calls a connection, it connects to whatever node a server names,
 and it waits for as long as bytes arrive.
 """
 

@@ -9,7 +9,7 @@
 The HMAC covers the record's name and body, so a value verifies under its own name only. The further pieces are named by
 the HMAC: servers that compute one record with other bits write other pieces, and no reader gets a mixture.
 
-Every read is of a range, so that a value that somebody else wrote takes no more memory than one of ours. Eviction is
+Every read is of a range, so that a value of another writer takes no more memory than one of ours. Eviction is
 the server's: what is read becomes recent there.
 """
 
@@ -98,7 +98,7 @@ class RespSharedStore:
             records.append(record)
             encoded.append(arrived)
             bad += [("UNLINK", self._name(hint.key))] if record is None and any(pieces) else []
-        self._connection.run(bad)  # or nobody would write it again
+        self._connection.run(bad)  # or it would never be written again
         return SharedRead(records, encoded, len(bad), num_bytes)
 
     def put(self, info: NamespaceInfo, records: Sequence[Record]) -> SharedPut:

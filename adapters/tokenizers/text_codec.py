@@ -9,7 +9,7 @@ beside them, that are only found between words, or that are looked for in normal
 others were found. Parts are decided from the beginning of the text on, each by its own text: two texts that begin alike
 have the same parts up to where they differ.
 
-Parts are cached by a digest of their owner and their text, so the time of an encoding tells no tenant which texts
+Parts are cached by a digest of their owner and their text, so the time of an encoding shows no tenant which texts
 another tenant has sent. The last part of a text is not cached: in the next turn it goes on. The least recently used are
 evicted first. One text displaces at most half of the cache: the beginning of a longer one is kept now, and the rest
 with the next turn.

@@ -18,7 +18,7 @@ from adapters.tokenizers.library import RustTokenizer
 
 MAX_TOKEN_CHARS = 512
 """More characters than one token covers in any known vocabulary: the longest are 128 spaces, or as many letters of
-which a normalizer composes each from up to four. For tokenizers that tell no closer bound (`most_chars`)."""
+which a normalizer composes each from up to four. For tokenizers that have no closer bound (`most_chars`)."""
 
 _KEEPING = frozenset(("ByteLevel", "Split", "Digits", "Punctuation", "NFC", "Lowercase"))
 """The steps before a tokenizer's model that remove no character, unless their behavior is to."""

@@ -1,7 +1,7 @@
 """The counts and latencies of requests, folded from events: one source for `/admin`, `cairn status` and metrics.
 
 What is counted here is counted nowhere else: the exporters read these counts when they collect. Latencies are the
-exception. OpenTelemetry has no instrument for a histogram that somebody else keeps, and the buckets that exporters ask
+exception. OpenTelemetry has no instrument for a histogram kept elsewhere, and the buckets that exporters ask
 for are too wide for a page's percentiles, so the adapter records the same durations in the SDK's histograms.
 
 A request's prompt counts as looked up once, whatever `n` is, and only where something could have been reused: not for

@@ -46,7 +46,7 @@ class Turns:
 
     def _ended(self, running: asyncio.Future[Any]) -> None:
         if not running.cancelled():
-            running.exception()  # of a cancelled call nobody asks for it, which asyncio would report
+            running.exception()  # asyncio would report one that is never read, as of a cancelled call
         self._next()
 
     def _next(self) -> None:

@@ -109,7 +109,7 @@ def turn_bytes(chunks: Sequence[Chunk], budget: int) -> int:
             break
         together, left = together + size_bytes, left - length
     largest = max((size_bytes for _, size_bytes in kept), default=0)
-    pixels = sum(chunk.shape.pixel_bytes(chunk.images.held) for chunk in chunks)  # of all, whoever has the turn
+    pixels = sum(chunk.shape.pixel_bytes(chunk.images.held) for chunk in chunks)  # of all, whichever has the turn
     return max(together, largest) + max((chunk.peak_bytes for chunk in chunks), default=0) + pixels
 
 

@@ -170,7 +170,7 @@ def find_divergence(
     token in common from the start: then the prompts are unrelated.
     """
     longest = max(map(len, stored), default=0)
-    rest = tuple(key_ids[start : start + longest + 1])  # one more id, to tell a longer run from one that ends here
+    rest = tuple(key_ids[start : start + longest + 1])  # one more id: a longer run differs from one that ends here
     length, run = max(((common_length(rest, run), tuple(run)) for run in stored), default=(0, ()))
     if length in (len(rest), len(run)):
         return None

@@ -20,7 +20,7 @@ GIB = 1 << 30
 def a_device(
     monkeypatch: pytest.MonkeyPatch, *, metal: bool, info: dict[str, object], footprint: int = 2 * GIB
 ) -> MlxMemory:
-    """MLX as it tells of itself on an accelerator; what this machine lacks is played."""
+    """MLX as it describes itself on an accelerator; what this machine lacks is played."""
     readings: dict[str, Any] = {"get_active_memory": 3 * GIB, "get_cache_memory": GIB, "device_info": info}
     monkeypatch.setattr("adapters.mlx.runtime.device.on_cpu", lambda: False)
     monkeypatch.setattr(mx.metal, "is_available", lambda: metal)

@@ -16,7 +16,7 @@ MAX_ALONE = 2
 
 
 class ScriptedGuard(UnboundedGuard):
-    """`num_preempting`: budgets that wanted bytes back. `is_pausing`: nobody is admitted just now."""
+    """`num_preempting`: budgets that wanted bytes back. `is_pausing`: no sequence is admitted at present."""
 
     def __init__(self, random: Random, total_bytes: int, steps: StepLimits) -> None:
         super().__init__(steps)

@@ -178,7 +178,7 @@ class Simulation:
                 self.counts["left restored"] += 1
 
     def _stop(self) -> None:
-        """The text side finds a stop string in what it was told, perhaps some tokens back."""
+        """The text side finds a stop string in the tokens it received, perhaps some tokens back."""
         told = {id: len(output) for id in self._asked if (output := tokens_of(self._world.inbox.items.get(id, [])))}
         if told:
             id = self._random.choice(list(told))
@@ -207,7 +207,7 @@ class Simulation:
         self._world.hot.resize(self._random.choice((0, 5_000, 50_000, self.plan.hot_bytes)))
 
     def _lose(self) -> None:
-        """Somebody clears a namespace of the store."""
+        """An operator clears a namespace of the store."""
         if self._memory is not None and (known := self._memory.usage().namespaces):
             empty(self._memory, self._random.choice(known).info)
             self.counts["cleared"] += 1
@@ -218,14 +218,14 @@ class Simulation:
         self._world.loop.images.shrink(self._random.choice((0, 100)))
 
     def _reload(self) -> None:
-        """A model that nobody asks anything of is unloaded, and comes back."""
+        """A model without requests is unloaded, and comes back."""
         asked = {asked.submission.model for asked in self._asked.values()}
         if idle := [id for id in self.plan.models if id not in asked]:
             self._world.reload(self._random.choice(idle))
             self.counts["reloads"] += 1
 
     def _clear(self) -> None:
-        """Somebody clears the cache of a tenant, or all of it: nothing of before is given out again."""
+        """An operator clears the cache of a tenant, or all of it: nothing of before is given out again."""
         if (faulty := self._world.faulty) is None or not faulty.is_down:
             salt = self._random.choice((None, *SALTS))
             self._world.cache.clear(None, salt)

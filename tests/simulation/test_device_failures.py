@@ -1,6 +1,6 @@
 """A device that fails under any pass of any stream: everybody is resumed with the same tokens, and no garbage is kept.
 
-The failure is met by whoever computes or captures next, mostly not by the request whose pass failed.
+The next computation or capture raises the failure, mostly not by the request whose pass failed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -56,7 +56,7 @@ class Kept(ForwardingStore):
 
 @pytest.fixture(autouse=True)
 def heard_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A heartbeat tells of the loss."""
+    """A heartbeat reports the loss."""
     monkeypatch.setattr(host, "HEARTBEAT_S", 0.005)
 
 
@@ -114,7 +114,7 @@ def run_seed(seed: int, calm: Calm) -> FailingDevice:
     check_store(store, device, calm.stored)
     restarts = [event.why for event in disturbed.events if isinstance(event, EngineRestarted)]
     faults = [event for event in disturbed.events if isinstance(event, FaultObserved)]
-    was_met_last = not device.num_after  # all had ended, and nobody waited for another engine
+    was_met_last = not device.num_after  # all had ended, and no request waited for another engine
     assert restarts == [f"the engine stopped: the device failed: {WORDS}"] * device.num_told or was_met_last
     assert sum(event.where == "engine.device" for event in faults) == device.num_told or was_met_last
     again = play(engines(FailingDevice(draw), store), model=DRAFTED)

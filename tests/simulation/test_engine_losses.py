@@ -1,4 +1,4 @@
-"""The two sides over a channel that breaks at any message: whoever was open goes on as if nothing had happened.
+"""The two sides over a channel that breaks at any message: open requests continue as if nothing had happened.
 
 Nothing can overtake anything on a socket: what can happen is that it ends, and when.
 """

@@ -90,7 +90,7 @@ class PoolRun:
     """`counts`: how the clients' requests ended. `granted`: models in the order of their leases."""
 
     def __init__(self, seed: int, *, is_calm: bool = False) -> None:
-        """`is_calm`: nobody leaves, nothing fails."""
+        """`is_calm`: no client leaves, nothing fails."""
         random = self._random = Random(seed)
         self._ids = [ModelId(f"m{number}") for number in range(random.randint(2, 5))]
         self.num_models = len(self._ids)
@@ -202,7 +202,7 @@ def test_many_runs_leave_nothing() -> None:
 def test_a_model_is_loaded_once_for_all_that_use_it_in_a_row(seed: int) -> None:
     run = play(seed, is_calm=True)
     num_switches = len(list(groupby(run.granted)))
-    # Room may be made for somebody who is refused meanwhile; and the run's end asks for each model once more.
+    # Room may be made for a request that is refused meanwhile; and the run's end asks for each model once more.
     assert len(run.host.loads) <= num_switches + run.counts["models_busy"] + run.num_models
 
 

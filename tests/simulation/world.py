@@ -235,7 +235,7 @@ class World:
         finish_load(self.loop.models.load(ModelSource(id, "nowhere"), LoadOptions()))
 
     def reload(self, id: ModelId) -> None:
-        """Nobody asks anything of it now; what it left goes with it."""
+        """It has no requests now; the live states it left go with it."""
         self.loop.models.connect(FaultyEngine(self.engine, ComputeFaults()))
         self.loop.unload(id)
         self.check()

@@ -6,7 +6,7 @@ change time are equal: a replacement may have the size and the modification time
 keep them), but not its inode, and writing into a file changes its change time.
 
 A file of the hub's cache that is not remembered is not read: it is a link to a blob whose name is its SHA-256. A blob
-that changed after the link was made (somebody wrote through the link) is read by SHA-256 instead: intact content keeps
+that changed after the link was made (a program wrote through the link) is read by SHA-256 instead: intact content keeps
 its digest.
 """
 

@@ -79,7 +79,7 @@ class PrefixSession:
         self._tiers, self._info, self._rules, self._shape = tiers, info, rules, shape
         self._forks, self._persist, self._restores = prompt.fork_points, persist, restores
         self._purpose: Purpose | None = None  # of its fetch: AHEAD of admission or FETCHES; None: not wanted yet
-        self._owner: tuple[PrefixSession, int] | None = None  # in the queue: whom it follows, and up to where
+        self._owner: tuple[PrefixSession, int] | None = None  # in the queue: the session it follows, and up to where
         self._expected: set[int] = set()
         self._num_failed, self._is_late = 0, False  # fetches, and whether the store was late at the last one
         self._begin_epoch(None)
@@ -145,7 +145,8 @@ class PrefixSession:
             self._phase.expect(position)
 
     def refresh(self) -> None:
-        """Finds out where to resume and whom to follow, while queued; called before each step is planned. Cheap."""
+        """Determines the position to resume at and the session to follow, while queued; called before each step is
+        planned. Cheap."""
         self._advance()
         if self._owner is not None:
             owner, until = self._owner

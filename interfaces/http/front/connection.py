@@ -127,7 +127,7 @@ class BoundedConnection(HttpToolsProtocol):
             self._watch_arrival()
 
     def _excess(self, piece: bytes) -> Problem | None:
-        """Returns the problem of input of which the parser makes nothing, or of a body that nobody awaits any more."""
+        """Returns the problem of input of which the parser makes nothing, or of a body that is not awaited any more."""
         if self._num_unused > MAX_HEADER_BYTES + MAX_TARGET_BYTES:
             if self._phase is not RequestPart.HEAD:
                 return MALFORMED

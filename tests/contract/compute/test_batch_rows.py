@@ -1,4 +1,4 @@
-"""Rows of a batch: each stays what it was alone, whoever comes and goes; and coming and going take one layer's bytes.
+"""Rows of a batch: each stays what it was alone when others join or leave; joining and leaving take one layer's bytes.
 
 Bytes are MLX's own count, which does not depend on how fast anything is.
 """

@@ -1,4 +1,4 @@
-"""The engine port's contract on log probabilities of a prompt: computed whole, told by the chunk, before any token."""
+"""The engine port's contract on log probabilities of a prompt: computed whole, sent by the chunk, before any token."""
 
 from collections.abc import Awaitable, Callable
 from itertools import chain

@@ -31,7 +31,7 @@ def store(request: pytest.FixtureRequest, store_path: Path) -> Iterator[BlockSto
 
 
 class Index:
-    """What somebody who watches knows of a namespace."""
+    """The facts about a namespace that an observer sees."""
 
     def __init__(self, store: BlockStore, info: NamespaceInfo) -> None:
         self._store, self._info = store, info

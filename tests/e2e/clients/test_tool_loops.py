@@ -167,7 +167,7 @@ def test_a_models_card_says_what_it_is(live: LiveService, clients: Clients) -> N
 
 
 def facts(count: int) -> dict[str, str]:
-    """Things nobody can guess, the same ones every time, of the kind the embedded models were trained to recall."""
+    """Facts that cannot be guessed, the same every time, of the kind the embedded models were trained to recall."""
     generator = random.Random(4)
     words: list[str] = json.loads(WORDS.read_text())
     return {key: str(generator.randint(10, 99_999)) for key in generator.sample(words, count)}

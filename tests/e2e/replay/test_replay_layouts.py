@@ -1,6 +1,6 @@
 """Models of other state layouts through the service: repeated, continued, edited and restarted, answers stay.
 
-Tiny random models, one a layout. What is computed is held against the tokens nobody sent before:
+Tiny random models, one a layout. What is computed is held against the tokens that were never sent before:
 
     repeat       one token, before and after a restart
     continued    the new tokens, and one more where the last token of the answer was sampled but not computed

@@ -70,7 +70,7 @@ def see_it_stuck(server: CairnProcess, client: httpx.Client) -> None:
 IS_LONG = EFFORT >= 5
 SHARE_WITHIN = 0.85 if IS_LONG else 0.1
 """Of the events of the undisturbed answers, before which the engine is killed. A toy may have computed all before a
-client has read half of it, so that late kills disturb nobody: those are for the long runs."""
+client has read half of it, so that late kills disturb no client: those are for the long runs."""
 
 NUM_WARM = 10
 MORE_THREADS, MORE_BYTES = 4, 16 << 20

@@ -85,7 +85,7 @@ async def converse() -> tuple[int, int]:
                 last = None if payload == greeting() else decoded(payload, ToParent)
     await say(Submit(submission("a", MODEL, prompt, NUM_TOKENS)))
     async with asyncio.timeout(PATIENCE_S):
-        await channels[0].is_full.wait()  # and nobody has read a word
+        await channels[0].is_full.wait()  # and no item was read
         num_tokens = 0
         while not isinstance(last, Stopped | Broken):
             for payload in frames.feed(await loop.sock_recv(ours, 1 << 16)):

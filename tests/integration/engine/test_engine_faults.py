@@ -129,7 +129,7 @@ def test_an_end_that_raises_is_an_end(operation: str) -> None:
     "operation", ["prefill", "start_decode", "decode", "capture_blocks", "capture_snapshot", "restore"]
 )
 def test_a_device_that_fails_ends_the_engine_with_everybody(operation: str) -> None:
-    """Nobody resumes them here; what was captured is given to nobody."""
+    """No other engine resumes them here, and no request gets what was captured."""
     bench = FaultBench()
     bench.load()
     bench.submit("before", SHARED + "one")

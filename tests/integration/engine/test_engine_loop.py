@@ -77,7 +77,7 @@ WAIT_S = PATIENCE_S
 
 
 class WatchedStore(ForwardingStore):
-    """Tells when something is read."""
+    """Sets an event when something is read."""
 
     def __init__(self) -> None:
         super().__init__(MemoryBlockStore(None))

@@ -86,7 +86,7 @@ def test_cancelled_short_prompts_do_not_hold_turns_for_ever() -> None:
 
 
 def test_a_request_that_fails_in_the_queue_lets_the_next_one_move_at_once() -> None:
-    """A step in which somebody ended has moved: the next one is looked at at once."""
+    """A step in which a sequence ended made progress: the next one follows at once."""
     engine = SteppedEngine(FakeOptions(eos_every=0, vocab_size=2_000), waits=QueueWaits(60))
     engine.guard.admits = False
     engine.submit("a", SHORT)

@@ -1,4 +1,4 @@
-"""A prompt that a running request computes is not computed twice, and waiting for it holds nothing and nobody.
+"""A prompt that a running request computes is not computed twice, and waiting for it takes no memory and delays none.
 
 Counted in steps of the engine. What is waited for is a running prefill of at least the same priority: whoever waits
 keeps its place in the queue and goes on as soon as that has passed the position where the two part, or runs no more.

@@ -203,7 +203,7 @@ def test_waiting_in_vain_for_room_ends_with_the_time_to_try_again() -> None:
         ) as caught:
             await bench.pool.acquire(B)
         assert caught.value.retry_after_s >= 1
-        await bench.use(A)  # nobody waits any more
+        await bench.use(A)  # no request waits any more
         bench.pool.release(served)
         await bench.use(B)
 
@@ -240,7 +240,7 @@ def test_a_model_that_can_never_fit_is_refused_with_its_numbers_and_evicts_nothi
             await bench.use(C)
         error = caught.value
         assert (error.needed_bytes, error.available_bytes, error.limit_bytes) == (91, 90, 100)
-        bench.weight_bytes[C] = 90  # other files; nobody remembers a failure
+        bench.weight_bytes[C] = 90  # other files; no failure is remembered
         await bench.use(C)
         assert bench.loaded() == {C}
 
@@ -249,7 +249,7 @@ def test_a_model_that_can_never_fit_is_refused_with_its_numbers_and_evicts_nothi
 
 
 def test_whoever_waits_for_what_requests_hold_is_served_once_it_is_free() -> None:
-    """Nothing tells the pool that requests gave their memory back: it looks again."""
+    """The pool gets no event when requests give memory back: it looks again."""
     bench = Bench(room=LoadRoom(100, busy_bytes=60), options=sized(a=50))
     bench.weight_bytes = {A: 50}
 

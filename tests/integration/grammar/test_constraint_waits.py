@@ -1,4 +1,4 @@
-"""Grammars take time, and none of it is anybody else's."""
+"""Compiling a grammar takes time, and delays no other request."""
 
 import asyncio
 from dataclasses import replace

@@ -1,6 +1,6 @@
 """A pass that fails on the device, by MLX's CPU stream, which keeps the error of a pass as Metal's does.
 
-It is met by whoever waits next, on the same stream, and only once: nobody may go on after that.
+The next wait on the same stream raises it, and only once: no work may continue after that.
 """
 
 import threading

@@ -32,7 +32,7 @@ def bulk(data: bytes) -> bytes:
 
 
 class HostileServer:
-    """A RESP server on loopback that answers as it is told. `received`: all that clients sent."""
+    """A RESP server on loopback that answers as a script says. `received`: all that clients sent."""
 
     def __init__(self, answers: Answers, context: ssl.SSLContext | None = None) -> None:
         self._answers, self._context, self.received = answers, context, b""

@@ -160,7 +160,7 @@ def test_a_store_full_of_records_being_read_is_full(store: LmdbBlockStore) -> No
 def test_reading_while_the_file_is_replaced_reports_no_fault(
     store: LmdbBlockStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody gets in before it is known which file is open: to them it would be a stranger's."""
+    """No call is served before the open file is known: it could be another store's."""
     kept = fill(store, range(3))
     num_read, note_file = [0], Environment._note_file
 

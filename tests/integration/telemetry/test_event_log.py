@@ -228,7 +228,7 @@ def test_a_blocked_handler_blocks_no_caller_and_lost_lines_are_counted(capture: 
     writer.write(logger, logging.INFO, "first")
     assert capture.entered.wait(PATIENCE_S)
     for n in range(10):
-        writer.write(logger, logging.INFO, f"line {n}")  # returns though nobody reads
+        writer.write(logger, logging.INFO, f"line {n}")  # returns though the pipe is not read
     capture.gate.set()
     writer.close(20)
     lines = [line for _, line in capture.lines]

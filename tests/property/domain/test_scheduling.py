@@ -1,4 +1,4 @@
-"""The step planner over whole random lives of sequences: budgets, fair turns, canonical chunks, nobody starves."""
+"""The step planner over whole random lives of sequences: budgets, fair turns, canonical chunks, no starvation."""
 
 from dataclasses import dataclass, replace
 from random import Random

@@ -68,7 +68,7 @@ def scaled(shape: MemoryShape) -> MemoryShape:
 
 
 class SeenGuard(MemoryGuard):
-    """Remembers whom it was asked about."""
+    """A guard that remembers the sequences it was asked about."""
 
     seen: frozenset[SequenceId] = frozenset()
 
@@ -225,7 +225,7 @@ def play_all(seeds: range, *, sees: bool = False) -> tuple[Counter[str], set[str
 @pytest.mark.parametrize("part", range(2))
 def test_the_hard_mark_is_never_crossed(part: int) -> None:
     calls, actions, outcomes = play_all(range(part, drawn(40), 2))
-    # Every way was walked, memory was short, and nobody failed over it.
+    # Every way was walked, memory was short, and no request failed for it.
     assert {"load", "open", "restore", "prefill", "start_decode", "decode", "capture_blocks"} <= calls.keys()
     assert {"keep_live", "take_over"} <= calls.keys()
     assert {"shrink_hot", "drop_live", "clear_cache"} <= actions

@@ -1,4 +1,4 @@
-"""A device that fails under toy models as Metal does: a pass leaves garbage, and whoever checks next is told of it.
+"""A device that fails under toy models as Metal does: a pass leaves garbage, and the next check raises it.
 
 pass ──fails──► its states hold garbage, which captures copy ──► the next pass, read or wait raises DeviceFailed
 """
@@ -49,7 +49,7 @@ class FailingDevice:
         return FailingEngine(inner, self)
 
     def check(self) -> None:
-        """Tells of a pass that failed, once."""
+        """Raises the failure of a pass, once."""
         if self._is_kept:
             self._is_kept = False
             self.num_told += 1

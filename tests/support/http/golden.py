@@ -40,7 +40,7 @@ NUM_PROMPT = 1_000
 
 @dataclass(frozen=True)
 class Silence:
-    """Nothing to tell for too long."""
+    """No event for too long."""
 
     text: str = "prefill 512/1000"
 

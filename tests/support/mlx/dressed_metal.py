@@ -1,4 +1,4 @@
-"""The CPU dressed as Metal: MLX tells of an Apple GPU, and computes on its CPU stream as before."""
+"""The CPU dressed as Metal: MLX reports an Apple GPU, and computes on its CPU stream as before."""
 
 from collections import Counter
 from typing import Any
@@ -21,7 +21,7 @@ class DressedMetal:
     """Counts calls of MLX that Metal minds. `limits`: the calls that set one, with its size."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **info: object) -> None:
-        """`info`: what the device tells otherwise than an M1."""
+        """`info`: the device's answers that differ from an M1's."""
         self.calls = Counter[str]()
         self.limits = list[tuple[str, int]]()
         clear = mx.clear_cache

@@ -127,7 +127,7 @@ class CacheDriver:
         persist: bool = True,
         restores: bool = True,
     ) -> Job:
-        """A request arrives and waits in the queue: workers look it up, and nobody looks at it yet."""
+        """A request arrives and waits in the queue: workers look it up, and no step was planned yet."""
         id = SequenceId(self._next_id)
         self._next_id += 1
         encoded = EncodedPrompt.of_text(prompt, forks)
@@ -208,7 +208,7 @@ class CacheDriver:
         assert len(self.model.left_ids()) == self.live.usage().num_states
 
     def _admit(self, job: Job) -> bool:
-        """As the planner does: nobody who follows a running prefill."""
+        """As the planner does: no sequence that follows a running prefill."""
         if not job.is_admitted:
             job.cache.refresh()
             if job.cache.is_looked_up and job.cache.follows is None:

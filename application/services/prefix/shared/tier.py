@@ -38,7 +38,7 @@ RECORDS_PER_CALL, BYTES_PER_CALL = 4, 4 << 20
 """The limits of one call, but for a single record: a caller verifies and decodes while another receives."""
 
 MAX_SNAPSHOTS = 256
-"""Snapshots that are looked for, the last ones: the lengths may be anybody's."""
+"""Snapshots that are looked for, the last ones: any client may have chosen the lengths."""
 
 ASSUMED_TOKENS_PER_S = 10_000
 """The rate at which a model computes prompts, until it was measured."""

@@ -7,7 +7,7 @@ tool returned, so that a refusal would end the session.
 
 Files are processed in a lane, one image a call, so that clients take turns, and no client has all of its threads. The
 tokens of an image, or why it is refused, are kept for the next turn; its arrays until the engine wants them, within a
-bound: what is not there any more is processed again. Both are kept by salt: the time to the first token tells no tenant
+bound: what is not there any more is processed again. Both are kept by salt: the time to the first token shows no tenant
 which images another one has sent.
 """
 

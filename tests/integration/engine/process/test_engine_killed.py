@@ -48,7 +48,7 @@ class Processes:
         return engine
 
     def killing(self, draw: Random, most: int) -> Callable[[EngineClient], Awaitable[None]]:
-        """Kill the first one after some of the tokens were told."""
+        """Kill the first one after some of the tokens were sent."""
 
         async def kill(client: EngineClient) -> None:
             wanted = draw.randrange(most)

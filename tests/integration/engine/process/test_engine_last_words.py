@@ -85,7 +85,7 @@ def test_a_process_whose_engine_hangs_writes_its_stacks_and_ends_once_its_socket
 
 @pytest.fixture(autouse=True)
 def unlogged(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is logged of such texts cannot be told between the tests' processes."""
+    """What is logged of such texts cannot be passed between the tests' processes."""
     monkeypatch.setattr(logging.getLogger("cairn.engine"), "disabled", True)
 
 

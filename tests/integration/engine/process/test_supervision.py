@@ -80,7 +80,7 @@ def test_stacks_show_where_threads_are_but_for_those_that_wait_for_work() -> Non
 
     try:
         lane.submit(lambda: None).result(PATIENCE_S)
-        # A thread that has just begun, or told its result, is on its way to where it waits.
+        # A thread that has just begun, or sent its result, is on its way to where it waits.
         wait_until(lambda: stacks.read() == "", "the lane's threads to wait for work")
         lane.submit(hang)
         assert entered.wait(PATIENCE_S)

@@ -1,4 +1,4 @@
-"""Limits of a key: requests a minute and generations at once, which nobody gets around."""
+"""Limits of a key: requests a minute and generations at once, which cannot be bypassed."""
 
 import socket
 from collections.abc import Iterator

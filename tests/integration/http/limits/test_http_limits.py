@@ -1,4 +1,4 @@
-"""What one client may take of the server before anybody looked at its key: bytes, time and connections."""
+"""The limits of one client before its key is checked: bytes, time and connections."""
 
 import json
 import logging
@@ -227,7 +227,8 @@ def num_connections(service: FakeService) -> int:
 
 
 def await_cut(service: FakeService) -> None:
-    """Of the one client who does not read. By what is told of it: a busy machine may see no connection before."""
+    """Waits until the client that does not read is cut off, by its event: a busy machine may see no connection
+    before."""
     service.wait_until(lambda: bool(service.events.of("HttpRefused")), "the client to be given up")
     assert [event.reason for event in service.events.of("HttpRefused")] == ["write_timeout"]
     service.wait_until(lambda: num_connections(service) == 0, "the connection to be cut")

@@ -1,4 +1,4 @@
-"""Whatever hangs or is not read stalls nobody else: a slow reader, a store, a model folder, clients that warm."""
+"""What hangs or is not read stalls no other request: a slow reader, a store, a model folder, clients that warm."""
 
 import threading
 
@@ -63,7 +63,7 @@ def test_many_that_warm_and_a_store_that_does_not_write_keep_nobody_waiting() ->
 
 
 class SilentModels(FakeModels):
-    """Never finds what is called `far/away`, until told to."""
+    """A finder that never finds `far/away` until its event is set."""
 
     def __init__(self) -> None:
         super().__init__()

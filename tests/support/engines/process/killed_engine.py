@@ -27,7 +27,7 @@ PROC = Path("/proc")
 
 
 class Countdown:
-    """Calls `reached` once, by whoever sees the event that brings it to nothing. Any thread."""
+    """Calls `reached` once, on the thread whose event brings the count to zero. Any thread."""
 
     def __init__(self, num_events: int, reached: Callable[[], object]) -> None:
         self._num_left = num_events

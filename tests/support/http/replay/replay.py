@@ -94,7 +94,7 @@ class Answer:
 
     @property
     def num_new(self) -> int:
-        """What a perfect cache would compute: the tokens nobody has sent before, and always the last one."""
+        """What a perfect cache would compute: the tokens that were never sent before, and always the last one."""
         return max(1, len(self.prompt_ids) - self.num_shared)
 
 

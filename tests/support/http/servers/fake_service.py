@@ -131,7 +131,7 @@ def _parts(whole: Services) -> dict[str, object]:
 
 DEFAULT_MODEL = "fake-attention"
 
-# What a stream's headers tell of its admission is told by then, or is `pending`: a busy machine admits it when it can.
+# A stream whose admission is not known by then has `pending` in its headers: a busy machine admits it when it can.
 answering.HEADERS_BY_S = PATIENCE_S
 
 

@@ -1,4 +1,4 @@
-"""Certificates of an authority that nobody trusts, made by the openssl on the PATH."""
+"""Certificates of an authority that is not trusted, made by the openssl on the PATH."""
 
 import shutil
 import ssl

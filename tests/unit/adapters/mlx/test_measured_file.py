@@ -88,7 +88,7 @@ def test_a_failed_write_leaves_nothing_behind(tmp_path: Path, lane: Lane) -> Non
 def test_a_disk_that_hangs_delays_no_caller(tmp_path: Path, lane: Lane) -> None:
     peaks = MeasuredFile(tmp_path, lane)
     hung = tmp_path / "measured.json"
-    os.mkfifo(hung)  # reading it waits until somebody writes
+    os.mkfifo(hung)  # reading it waits for a writer
     for count in range(100):
         peaks.remember("a", list(astuple(PeakCorrection(2.0, 1.0, count))))
         peaks.remember("b", list(astuple(PeakCorrection(3.0, 1.0, count))))

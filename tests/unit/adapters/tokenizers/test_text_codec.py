@@ -29,7 +29,7 @@ def codec() -> TextCodec:
 
 @contextmanager
 def _counting() -> Iterator[Callable[[], int]]:
-    """A thread that counts, and gets the interpreter only from whoever lets go of it: nobody is interrupted."""
+    """A thread that counts, and gets the interpreter only when another thread releases it: none is interrupted."""
     count, ended = 0, False
 
     def run() -> None:
@@ -43,7 +43,7 @@ def _counting() -> Iterator[Callable[[], int]]:
     sys.setswitchinterval(60)
     thread.start()
     try:
-        # Whoever began to wait for the interpreter before, waits by the earlier interval and interrupts once.
+        # A thread that began to wait for the interpreter before waits by the earlier interval and interrupts once.
         time.sleep(2 * before)
         yield lambda: count
     finally:

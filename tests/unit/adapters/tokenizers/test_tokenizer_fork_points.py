@@ -87,7 +87,7 @@ def test_a_result_of_a_tool_with_more_behind_it_branches_where_the_generation_pr
 
 
 def test_an_agents_own_message_behind_a_question_hides_no_branch(demo: Tokenizer) -> None:
-    """Claude Code tells of its agents behind the question, and a further try goes on in the question or behind them."""
+    """Claude Code lists its agents behind the question, and a further try goes on in the question or behind them."""
     context, agents = "<system-reminder>\nSunday\n</system-reminder>\n", ChatMessage(Role.SYSTEM, "Agents: none.")
     first = demo.render(ChatPrompt((_SYSTEM, _user(f"{context}Say hi."), agents), (_TOOL,)))
     tries = [

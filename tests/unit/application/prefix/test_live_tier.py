@@ -90,7 +90,7 @@ def test_what_was_not_taken_over_in_the_end_is_there_for_others() -> None:
 
 
 def test_who_is_charged_for_taking_over_does_so_even_if_records_reach_further_by_then() -> None:
-    """The state would be held beside what it restores, which nobody has room for."""
+    """The state would be held beside what it restores, for which there is no room."""
     driver = driver_of()
     prompt = (*next_turn(driver), *range(8_000, 8_100))
     waiting, other = driver.submit(prompt), driver.submit(prompt, restores=False)

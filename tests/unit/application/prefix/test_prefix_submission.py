@@ -135,7 +135,7 @@ def test_all_that_is_left_of_a_prompt_is_waited_for_unless_it_is_little(
 
 
 def test_a_sequence_that_has_passed_what_both_need_and_goes_on_left_it_to_be_found() -> None:
-    """Nobody to follow any more, and the answer from before it began."""
+    """No sequence to follow any more, and the answer from before it began."""
     driver = CacheDriver(options(ATTENTION), store=MemoryBlockStore(), hot_bytes=0)
     earlier, job = driver.submit(PROMPT, 1000), driver.submit([*SHARED, *OTHER])
     driver.admit(earlier)

@@ -18,7 +18,7 @@ INFO = namespace_of("one")
 
 
 class Bench:
-    """`num_waits`: how often somebody waited for the device."""
+    """`num_waits`: the number of waits for the device."""
 
     def __init__(self) -> None:
         self.store, self.memory, self.events, self.num_waits = MemoryBlockStore(), SharedMemory(), RecordingEvents(), 0

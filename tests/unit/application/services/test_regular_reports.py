@@ -1,4 +1,4 @@
-"""What is told every few seconds, and that it goes on whatever cannot be read."""
+"""The regular reports are sent every few seconds, also while a reading fails."""
 
 import asyncio
 from dataclasses import replace

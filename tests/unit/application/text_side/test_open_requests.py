@@ -1,4 +1,4 @@
-"""The text side of the port, told by hand what an engine would: text, ends, slow readers, places, telemetry."""
+"""The text side of the port, given by hand what an engine would send: text, ends, slow readers, places, telemetry."""
 
 import asyncio
 from collections.abc import Sequence
@@ -120,7 +120,7 @@ def test_an_answer_that_is_read_may_be_longer_than_the_bound(monkeypatch: pytest
 
 
 def names(side: TextSide) -> list[str]:
-    """Of the events, but for what is told of every request and step."""
+    """The names of the events except those of every request and step."""
     told = (type(event).__name__ for event in side.recorded.events)
     return [name for name in told if name not in ("RequestQueued", "TokensReceived")]
 

@@ -334,7 +334,7 @@ class TestUvicorn:
         assert returned.value.value == {"type": "http.disconnect"}
 
     def test_a_request_before_its_answer_stops_the_reading(self) -> None:
-        """Nobody sees the client leave then, until the application receives again."""
+        """The client's disconnect is not seen then until the application receives again."""
         client = Client(HttpToolsProtocol)
         client.sends(GET + GET)
         assert client.connection.flow.read_paused

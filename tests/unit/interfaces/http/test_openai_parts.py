@@ -240,7 +240,7 @@ def test_a_stream_adds_up_to_the_whole_answer(deltas: list[ContentDelta]) -> Non
 
 @given(answers())
 def test_parts_are_the_answer_in_order(deltas: list[ContentDelta]) -> None:
-    """No two neighbours could still be told together, and nothing is lost."""
+    """No two neighbours could still be merged, and nothing is lost."""
     choice = Collected(tuple(deltas), finished(FinishReason.STOP))
     parts = choice.parts()
     assert not any(left.merges_with(right) for left, right in pairwise(parts))

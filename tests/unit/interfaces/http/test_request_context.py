@@ -1,4 +1,4 @@
-"""Clients by whom bodies are counted, and the turns in which large bodies are worked on."""
+"""The clients by which bodies are counted, and the turns in which large bodies are read."""
 
 import asyncio
 import threading
