@@ -67,9 +67,11 @@ class Submission:
     """A request whose prompt is encoded and checked; the text side keeps the rest of it.
 
     `seed` is always set; choice i draws with `choice_seed(seed, i)`. `max_new_tokens` fits the context; 0 ends a choice
-    with its prompt. `eos_token_ids`: all tokens that end an answer; with `ignore_eos` none does. `cache_salt`,
-    `persist`, `grammar` and `num_prompt_logprobs` as in GenerationRequest; the log probabilities of the prompt come
-    with the first choice, a chunk at a time, before any choice's Tokens. `reasoning_budget`: None for no bound.
+    with its prompt. `eos_token_ids`: all tokens that end an answer; with `ignore_eos` none does.
+    `stop_token_ids`: more tokens that end it, whatever `ignore_eos` says; both are held back by `min_tokens`.
+    `cache_salt`, `persist`, `grammar` and `num_prompt_logprobs` as in GenerationRequest; the log probabilities of the
+    prompt come with the first choice, a chunk at a time, before any choice's Tokens. `reasoning_budget`: None for no
+    bound.
     `speculates`: drafts may be verified; `predicted_ids`: the text that the client predicts, as tokens, to draft from.
     `pooling`: vectors or scores are computed instead of an answer (`max_new_tokens` is 0 and there is one choice): one
     for each of `rows`, the longest first, which follow their common beginning each by itself. The prompt is that
@@ -87,6 +89,7 @@ class Submission:
     min_tokens: int = 0
     eos_token_ids: frozenset[int] = frozenset()
     ignore_eos: bool = False
+    stop_token_ids: frozenset[int] = frozenset()
     cache_salt: str = ""
     persist: bool = True
     num_choices: int = 1

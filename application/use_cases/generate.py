@@ -97,6 +97,7 @@ class Generate:
             # Some models name their end tokens in one place only.
             eos_token_ids=served.description.eos_token_ids | served.tokenizer.eos_token_ids,
             ignore_eos=request.stop.ignore_eos,
+            stop_token_ids=request.stop.token_ids,
             cache_salt=request.cache_salt,
             persist=request.persist,
             num_choices=request.num_choices,

@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from fnmatch import fnmatchcase
+from hashlib import sha256
 
 from domain.chunking import PLAIN, Chunking
 from domain.errors import require
@@ -119,6 +120,12 @@ class ModelDescription:
     image_is_whole: bool = False
     chunking: Chunking = PLAIN
     pace: BucketPaces = ()
+
+    @property
+    def system_fingerprint(self) -> str:
+        """A name of all that decides its answers besides a request. Clients compare it to notice a change."""
+        parts = (self.weights_digest.hex(), self.adapter_digest.hex(), self.dtype, self.runtime, self.arithmetic)
+        return f"fp_{sha256(repr(parts).encode()).hexdigest()[:10]}"
 
     def capped(self, context_length: int | None) -> "ModelDescription":
         """The same model with at most `context_length` tokens; None for no change."""

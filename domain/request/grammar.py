@@ -98,10 +98,7 @@ def regex_grammar(pattern: str, param: str) -> Grammar:
 
 def choice_grammar(choices: Sequence[str], param: str) -> Grammar:
     """Raises InvalidRequest for `param`."""
-    if not choices or not all(choices):
-        raise InvalidRequest(f"{param} must be a list of at least one string, none of them empty", param=param)
-    if len(choices) > MAX_CHOICES:
-        raise InvalidRequest(f"{param} has more than {MAX_CHOICES} strings", param=param)
+    _check_choices(choices, param)
     text = json.dumps(list(dict.fromkeys(choices)), ensure_ascii=False)
     return Grammar(GrammarKind.CHOICE, bounded(text, param))
 
@@ -111,6 +108,21 @@ def lark_grammar(text: str, param: str) -> Grammar:
     if "start" not in text:
         raise InvalidRequest(f"{param} must be a Lark grammar with a rule named start", param=param)
     return Grammar(GrammarKind.LARK, bounded(text, param))
+
+
+def avoiding_grammar(texts: Sequence[str], param: str) -> Grammar:
+    """Returns a grammar of any text that contains none of these. Raises InvalidRequest for `param`."""
+    _check_choices(texts, param)
+    avoided = "|".join(map(literal, texts))
+    rules = f"start: TEXT\nTEXT: {ANY_TEXT} & ~/(?s:.*)({avoided})(?s:.*)/\n"
+    return Grammar(GrammarKind.LARK, bounded(rules, param))
+
+
+def _check_choices(texts: Sequence[str], param: str) -> None:
+    if not texts or not all(texts):
+        raise InvalidRequest(f"{param} must be a list of at least one string, none of them empty", param=param)
+    if len(texts) > MAX_CHOICES:
+        raise InvalidRequest(f"{param} has more than {MAX_CHOICES} strings", param=param)
 
 
 def pieces(text: str, special_tokens: Mapping[str, int]) -> Pieces:

@@ -155,6 +155,11 @@ class GenerationRequest:
                 "ignore_eos cannot be combined with a grammar: a complete answer ends; leave one of them out",
                 param="ignore_eos",
             )
+        if self.grammar is not None and self.sampling.allowed_token_ids is not None:
+            raise InvalidRequest(
+                "allowed_token_ids cannot be combined with a grammar: both choose the tokens; leave one of them out",
+                param="allowed_token_ids",
+            )
 
     @property
     def needs(self) -> Capability:

@@ -8,6 +8,7 @@ from math import isfinite
 from typing import Any
 
 from domain.errors import require
+from domain.id_row import MAX_TOKEN_ID
 from domain.request.repetition import RepetitionDetection
 
 MAX_TOP_LOGPROBS = 20
@@ -15,6 +16,7 @@ MAX_STOP_STRINGS = 16
 MAX_STOP_CHARS = 1_000
 MAX_LOGIT_BIAS = 1_024
 MAX_SEED = 2**63 - 1
+MAX_TOKEN_IDS = 1_024
 
 _DEFAULTED = frozenset(
     {
@@ -37,6 +39,7 @@ class SamplingParams:
     Penalties look at every token generated so far (repetition penalty: the prompt too), as OpenAI and vLLM define
     them. `seed` makes the noise of every token a function of the request alone, whatever else shares the batch; the
     logits it is added to may round otherwise in another batch.
+    `allowed_token_ids`: all other tokens are never chosen, also not those that end an answer; None allows every token.
     `num_logprobs`: None for none, else how many alternatives to report beside the chosen token (0 to 20).
     `left_open`: names of fields that the client did not set, and that a model's own defaults may fill.
     """
@@ -51,6 +54,7 @@ class SamplingParams:
     logit_bias: tuple[tuple[int, float], ...] = ()
     seed: int | None = None
     num_logprobs: int | None = None
+    allowed_token_ids: frozenset[int] | None = None
     left_open: frozenset[str] = field(default=frozenset(), compare=False)
 
     @classmethod
@@ -59,15 +63,14 @@ class SamplingParams:
         *,
         logit_bias: tuple[tuple[int, float], ...] = (),
         seed: int | None = None,
-        num_logprobs: int | None = None,
-        **values: float | None,
+        **values: Any,
     ) -> "SamplingParams":
         """Returns the parameters that a client set; None leaves one open, and a seed of -1 is a random one, as with
         None. Raises InvalidRequest."""
-        given: dict[str, Any] = {name: value for name, value in values.items() if value is not None}
+        given = {name: value for name, value in values.items() if value is not None}
         left_open = _DEFAULTED - given.keys()
         seed = None if seed == -1 else seed
-        return cls(logit_bias=logit_bias, seed=seed, num_logprobs=num_logprobs, left_open=left_open, **given)
+        return cls(logit_bias=logit_bias, seed=seed, left_open=left_open, **given)
 
     def __post_init__(self) -> None:
         require(isfinite(self.temperature) and 0 <= self.temperature <= 10, "temperature", "must be between 0 and 10")
@@ -89,6 +92,8 @@ class SamplingParams:
             require(-MAX_SEED - 1 <= self.seed <= MAX_SEED, "seed", "must be a 64-bit integer")
         if self.num_logprobs is not None:
             require(0 <= self.num_logprobs <= MAX_TOP_LOGPROBS, "top_logprobs", f"must be in 0..{MAX_TOP_LOGPROBS}")
+        if self.allowed_token_ids is not None:
+            _check_token_ids(self.allowed_token_ids, "allowed_token_ids")
 
     @property
     def is_greedy(self) -> bool:
@@ -99,14 +104,12 @@ class SamplingParams:
         return self.repetition_penalty != 1 or self.presence_penalty != 0 or self.frequency_penalty != 0
 
     def check_vocabulary(self, vocab_size: int) -> None:
-        """Raises InvalidRequest for logit_bias keys outside the vocabulary: MLX checks no index and would corrupt
-        memory."""
-        for token_id, _ in self.logit_bias:
-            require(
-                0 <= token_id < vocab_size,
-                "logit_bias",
-                f"key {token_id} is outside the vocabulary (0 to {vocab_size - 1})",
-            )
+        """Raises InvalidRequest for tokens outside the vocabulary: MLX checks no index and would corrupt memory."""
+        keys = [token_id for token_id, _ in self.logit_bias]
+        for name, ids in (("logit_bias", keys), ("allowed_token_ids", self.allowed_token_ids or ())):
+            for token_id in ids:
+                is_known = 0 <= token_id < vocab_size
+                require(is_known, name, f"has {token_id}, which is outside the vocabulary (0 to {vocab_size - 1})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +119,7 @@ class StopRules:
 
     `stop` strings are matched on text, also across token boundaries, and never appear in the output. `min_tokens`
     suppresses end-of-sequence and stop strings until that many tokens are out. `ignore_eos` never ends on EOS.
+    `token_ids`: tokens that end it as EOS does, also with `ignore_eos`.
     `repetition`: the repetition that ends it, outside of tool calls and of answers with a grammar; None for the
     model's own.
     """
@@ -124,6 +128,7 @@ class StopRules:
     min_tokens: int = 0
     stop: tuple[str, ...] = ()
     ignore_eos: bool = False
+    token_ids: frozenset[int] = frozenset()
     repetition: RepetitionDetection | None = None
 
     def __post_init__(self) -> None:
@@ -135,12 +140,19 @@ class StopRules:
         require(len(self.stop) <= MAX_STOP_STRINGS, "stop", f"has more than {MAX_STOP_STRINGS} strings")
         for text in self.stop:
             require(0 < len(text) <= MAX_STOP_CHARS, "stop", f"strings must have 1 to {MAX_STOP_CHARS} characters")
+        if self.token_ids:
+            _check_token_ids(self.token_ids, "stop_token_ids")
 
     def with_default(self, repetition: RepetitionDetection) -> "StopRules":
         """Returns the rules with this detection if the client named none. A client that wants no end of the model's
         own gets none of the model's table either."""
         is_open = self.repetition is None and not self.ignore_eos
         return replace(self, repetition=repetition) if is_open else self
+
+
+def _check_token_ids(token_ids: frozenset[int], field: str) -> None:
+    require(0 < len(token_ids) <= MAX_TOKEN_IDS, field, f"must have 1 to {MAX_TOKEN_IDS} token ids")
+    require(min(token_ids) >= 0 and max(token_ids) <= MAX_TOKEN_ID, field, "has a number that is no token id")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""The constraint of one answer's tokens: its grammar, its reasoning budget, or both.
+"""The constraint of one answer's tokens: its grammar or its allowed tokens, its reasoning budget, or both.
 
 A reasoning budget works wherever grammars do: in batches, beside free rows, and running ahead. Once it is spent, only
 the tokens that end the reasoning are allowed, unless the grammar does not allow them. A constraint outlives the state
@@ -15,7 +15,8 @@ from domain.request.reasoning_budget import ReasoningBudget, ReasoningMeter
 
 
 class AnswerConstraint:
-    """A TokenConstraint. `eos_token_ids`: all tokens that end this answer. `grammar`: None allows every token."""
+    """A TokenConstraint. `eos_token_ids`: all tokens that end this answer. `free`: the tokens that are allowed without
+    a `grammar`; None for every token."""
 
     __slots__ = ("_ends", "_free", "_grammar", "_meter", "_num_accepted")
 
@@ -25,9 +26,10 @@ class AnswerConstraint:
         vocab_size: int,
         eos_token_ids: frozenset[int],
         grammar: TokenConstraint | None = None,
+        free: AllowedTokens | None = None,
     ) -> None:
         self._meter = ReasoningMeter(budget) if budget is not None else None
-        self._free = AllowedTokens(((1 << vocab_size) - 1).to_bytes((vocab_size + 7) // 8, "little"))
+        self._free = free or AllowedTokens(((1 << vocab_size) - 1).to_bytes((vocab_size + 7) // 8, "little"))
         self._ends = eos_token_ids
         self._grammar = grammar
         self._num_accepted = 0
@@ -62,17 +64,22 @@ def constraint_of(
 ) -> AnswerConstraint | None:
     """Begins to compile the grammar of a submission. Returns None when nothing constrains its tokens. Raises
     ComputeFailed, also for a grammar without a compiler."""
-    if asked.grammar is None and asked.reasoning_budget is None:
+    chosen, free = asked.sampling.allowed_token_ids, None
+    if asked.grammar is None and asked.reasoning_budget is None and chosen is None:
         return None
+    if chosen is not None:
+        free = _only(chosen, must_end=chosen <= asked.eos_token_ids | asked.stop_token_ids)
     grammar: TokenConstraint | None = None
     if asked.grammar is not None:
         if constraints is None:
             raise ComputeFailed("structured output is not enabled on this engine")
         grammar = constraints.compile(asked.model, asked.grammar, asked.eos_token_ids, asked.cache_salt)
     ends = frozenset[int]() if asked.ignore_eos else asked.eos_token_ids
-    return AnswerConstraint(asked.reasoning_budget, vocab_size, ends, grammar)
+    return AnswerConstraint(asked.reasoning_budget, vocab_size, ends, grammar, free)
 
 
 def _only(token_ids: set[int] | frozenset[int], *, must_end: bool = False) -> AllowedTokens:
-    bits = sum(1 << id for id in token_ids)
-    return AllowedTokens(bits.to_bytes((max(token_ids) + 8) // 8, "little"), must_end)
+    mask = bytearray(max(token_ids) // 8 + 1)
+    for id in token_ids:
+        mask[id // 8] |= 1 << id % 8
+    return AllowedTokens(bytes(mask), must_end)

@@ -316,7 +316,7 @@ class SequenceRun:
             asked.sampling,
             seed=choice_seed(asked.seed, self.choice),
             min_tokens=asked.min_tokens,
-            eos_token_ids=asked.eos_token_ids,
+            eos_token_ids=asked.eos_token_ids | asked.stop_token_ids,
             constraint=self.constraint,
             output_ids=tuple(self.sequence.output_ids),
         )
@@ -325,7 +325,8 @@ class SequenceRun:
     def _end_after(self, token_id: int, num_tokens: int) -> FinishReason | None:
         asked = self.submission
         is_enough = num_tokens >= asked.min_tokens or asked.grammar is not None  # with a grammar it ends where it must
-        if token_id in asked.eos_token_ids and not asked.ignore_eos and is_enough:
+        is_end = token_id in asked.stop_token_ids or (token_id in asked.eos_token_ids and not asked.ignore_eos)
+        if is_end and is_enough:
             return FinishReason.STOP
         return FinishReason.LENGTH if num_tokens >= asked.max_new_tokens else None
 

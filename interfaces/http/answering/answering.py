@@ -106,6 +106,7 @@ def operation_route(operation: Operation[BodyT], error_type: type[Struct], keepa
                 tokenizer=answer.model.tokenizer,
                 submitted_ns=clock.now_ns(),
                 created_s=clock.unix_ns() // 1_000_000_000,
+                fingerprint=answer.model.description.system_fingerprint,
             )
             if body.stream:
                 return await open_stream(answer, operation.framing(body, started), keepalive_s, operation.stream_type)

@@ -50,7 +50,8 @@ class Started:
     moment by the monotonic clock.
 
     `requests` and `prompts` (token ids) have an entry a prompt. Each prompt has equally many choices; they are counted
-    from 0, prompt by prompt. `model`: as the client named it, which may be an alias.
+    from 0, prompt by prompt. `model`: as the client named it, which may be an alias; `fingerprint`: of the model as it
+    runs.
     """
 
     context: RequestContext
@@ -60,6 +61,7 @@ class Started:
     tokenizer: Tokenizer
     created_s: int
     submitted_ns: int = 0
+    fingerprint: str = ""
 
     @property
     def id(self) -> RequestId:

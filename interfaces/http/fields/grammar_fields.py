@@ -10,6 +10,8 @@
       | "choice" | "grammar"}
     guided_json, guided_regex, guided_choice,                the same under their older names
       guided_grammar
+    json_schema                                              the same under llama.cpp's name
+    bad_words                                                any text without these
 
 Null is absent. A schema may be given as JSON text. Grammars are Lark's.
 """
@@ -26,6 +28,7 @@ from domain.printable import printable
 from domain.request.grammar import (
     MAX_GRAMMAR_BYTES,
     Grammar,
+    avoiding_grammar,
     choice_grammar,
     json_object_grammar,
     json_schema_grammar,
@@ -70,6 +73,10 @@ class GrammarFields(SamplingFields, kw_only=True):
     guided_regex: Annotated[str | None, supported("as `structured_outputs.regex`")] = None
     guided_choice: Annotated[list[str] | None, supported("as `structured_outputs.choice`")] = None
     guided_grammar: Annotated[str | None, supported("as `structured_outputs.grammar`")] = None
+    json_schema: Annotated[Schema | None, supported("as `structured_outputs.json`")] = None
+    bad_words: Annotated[
+        list[str] | None, supported("the text of the answer has none of them; with no other field for its form")
+    ] = None
 
     @property
     def grammar(self) -> Grammar | None:
@@ -97,8 +104,10 @@ class GrammarFields(SamplingFields, kw_only=True):
                 wanted = [kind for kind in _KINDS if getattr(outputs, kind) is not None]
                 require(len(wanted) == 1, name, f"must have exactly one of {', '.join(_KINDS)}")
                 return _KINDS[wanted[0]](getattr(outputs, wanted[0]), f"{name}.{wanted[0]}")
+            case value if name == "bad_words":
+                return avoiding_grammar(value, name)
             case value:
-                return _KINDS[name.removeprefix("guided_")](value, name)
+                return _KINDS[name.removeprefix("guided_").removesuffix("_schema")](value, name)
 
 
 def form_grammar(value: Mapping[str, Any] | None, field: str) -> Grammar | None:
@@ -151,4 +160,6 @@ _FIELDS = (
     "guided_regex",
     "guided_choice",
     "guided_grammar",
+    "json_schema",
+    "bad_words",
 )

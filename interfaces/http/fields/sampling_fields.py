@@ -71,6 +71,12 @@ class SamplingFields(Struct, kw_only=True):
         int | None, supported("the randomness of the answer; choice *i* is drawn with `seed + i`; -1 is random")
     ] = None
     ignore_eos: Annotated[bool | None, supported("an answer does not end by itself")] = None
+    stop_token_ids: Annotated[
+        list[int] | None, supported("tokens that end the answer and are not in its text; up to 1,024")
+    ] = None
+    allowed_token_ids: Annotated[
+        list[int] | None, supported("all others are never chosen, also not those that end an answer; up to 1,024")
+    ] = None
     repetition_detection: Annotated[
         RepetitionFields | None,
         mapped(
@@ -94,6 +100,7 @@ class SamplingFields(Struct, kw_only=True):
             logit_bias=_logit_bias(self.logit_bias or {}),
             seed=self.seed,
             num_logprobs=num_logprobs,
+            allowed_token_ids=frozenset(self.allowed_token_ids) if self.allowed_token_ids else None,
         )
 
     def stop_rules(self, max_tokens: int | None, stop: Sequence[str] = ()) -> StopRules:
@@ -104,6 +111,7 @@ class SamplingFields(Struct, kw_only=True):
             self.min_tokens or 0,
             tuple(stop),
             bool(self.ignore_eos),
+            frozenset(self.stop_token_ids or ()),
             repetition=None if wanted is None else wanted.detection(),
         )
 

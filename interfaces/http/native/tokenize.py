@@ -1,7 +1,8 @@
 """POST /tokenize, /detokenize and /apply-template: the tokens and the text of a prompt, without computing it.
 
 They take the body of a chat, a response or a completion, and speak no vendor's dialect: the names are vLLM's, and for
-the last llama.cpp's.
+the last llama.cpp's. llama.cpp's names of the others are understood too: a text in `content`, `add_special`,
+`with_pieces`.
 """
 
 from dataclasses import dataclass
@@ -28,10 +29,22 @@ _FROM_TOKENS = {"detokenize": Link(operation_id="detokenize", request_body={"tok
 
 class TokenizeFields(Struct):
     """The fields of /tokenize beside those of the body. `add_special_tokens`: for a text; a chat has what its template
-    writes."""
+    writes. `content`: a text without them, unless `add_special` is true. `with_pieces`: each token has its text."""
 
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = None
+    content: str | None = None
+    add_special: bool | None = None
+    with_pieces: bool | None = None
+
+    @property
+    def has_specials(self) -> bool:
+        return self.add_special_tokens is not False if self.content is None else bool(self.add_special)
+
+
+class TokenPiece(Struct):
+    id: int
+    piece: str
 
 
 class TokenizedBody(Struct):
@@ -39,7 +52,7 @@ class TokenizedBody(Struct):
 
     count: int
     max_model_len: int
-    tokens: list[int]
+    tokens: list[int | TokenPiece]
     token_strs: list[str] | None = None
 
 
@@ -50,6 +63,13 @@ class DetokenizeRequest(Struct):
 
 class PromptTextBody(Struct):
     prompt: str
+
+
+class DetokenizedBody(Struct):
+    """The text of tokens, by vLLM's name and by llama.cpp's."""
+
+    prompt: str
+    content: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +86,12 @@ _fields = msgspec.json.Decoder(TokenizeFields)
 def tokenize_routes(services: Services, bodies: PromptBodies) -> list[HTTPRouteHandler]:
     def decode(raw: bytes) -> TokenizeBody:
         fields = decode_json(raw, _fields)
-        if fields.add_special_tokens is False:  # a completion refuses it, because it would change the answer
+        if fields.content is not None or not fields.has_specials:
             body = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
-            del body["add_special_tokens"]
+            body.pop("add_special_tokens", None)  # a completion refuses it, because it would change the answer
+            if fields.content is not None:
+                require("prompt" not in body, "content", "and prompt exclude each other")
+                body["prompt"] = body.pop("content")
             raw = msgspec.json.encode(body)
         return TokenizeBody(bodies.decode(raw), fields)
 
@@ -80,18 +103,22 @@ def tokenize_routes(services: Services, bodies: PromptBodies) -> list[HTTPRouteH
             require(not isinstance(request.prompt, TokenPrompt), "prompt", "cannot be token ids here")
             found = await services.tokenize.tokens(
                 request,
-                with_specials=fields.add_special_tokens is not False,
-                with_texts=bool(fields.return_token_strs),
+                with_specials=fields.has_specials,
+                with_texts=bool(fields.return_token_strs or fields.with_pieces),
             )
-        texts = None if found.texts is None else list(found.texts)
-        return TokenizedBody(len(found.token_ids), found.context_length, list(found.token_ids), texts)
+        ids, texts = list(found.token_ids), None if found.texts is None else list(found.texts)
+        tokens: list[int | TokenPiece] = [*ids]
+        if texts is not None and fields.with_pieces:
+            tokens = [*map(TokenPiece, ids, texts)]
+        return TokenizedBody(len(ids), found.context_length, tokens, texts)
 
     @json_route("/detokenize", "detokenize", DetokenizeRequest)
-    async def detokenize(body: DetokenizeRequest, context: RequestContext) -> PromptTextBody:
+    async def detokenize(body: DetokenizeRequest, context: RequestContext) -> DetokenizedBody:
         model = ModelId(body.model or services.default_model)
         named = GenerationRequest(services.ids.request_id("text"), model, TokenPrompt(IdRow()))
         (request,) = await context.admit([named])
-        return PromptTextBody(await services.tokenize.text(request.model, body.tokens))
+        text = await services.tokenize.text(request.model, body.tokens)
+        return DetokenizedBody(text, text)
 
     @json_route("/apply-template", "applyTemplate", bodies.annotation, bodies.decode)
     async def apply_template(body: PromptBody, context: RequestContext) -> PromptTextBody:

@@ -1,6 +1,6 @@
 """POST /v1/chat/completions: the operation and its answer, one body or a stream of chunks."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -88,6 +88,7 @@ class ChatCompletion(Struct, tag_field="object", tag="chat.completion"):
     id: str
     created: int
     model: str
+    system_fingerprint: str
     choices: list[ChatChoice]
     usage: UsageBody
     prompt_token_ids: list[int] | UnsetType = UNSET
@@ -135,6 +136,7 @@ class ChatChunk(Struct, tag_field="object", tag="chat.completion.chunk"):
     id: str
     created: int
     model: str
+    system_fingerprint: str
     choices: list[ChunkChoice]
     usage: UsageBody | UnsetType | None = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
@@ -148,6 +150,7 @@ def chat_completion(body: ChatCompletionRequest, started: Started, collected: Se
         started.id,
         started.created_s,
         started.model,
+        started.fingerprint,
         [_choice(body, started, index, choice) for index, choice in enumerate(collected)],
         usage_body([choice.finished.usage for choice in collected], started.choices_per_prompt),
         list(started.prompts[0]) if body.return_token_ids else UNSET,
@@ -187,14 +190,15 @@ def _choice(body: ChatCompletionRequest, started: Started, index: int, choice: C
     logprobs = [entry for delta in choice.deltas for entry in delta.logprobs]
     return ChatChoice(
         index,
-        _message(choice, custom_names(body)),
+        _message(body, choice),
         _FINISH_REASONS[choice.finished.reason],
         chat_logprobs(logprobs, started.tokenizer) if body.logprobs else None,
         choice.token_ids if body.return_token_ids else UNSET,
     )
 
 
-def _message(choice: Collected, custom: Collection[str]) -> AnswerMessage:
+def _message(body: ChatCompletionRequest, choice: Collected) -> AnswerMessage:
+    custom = custom_names(body)
     calls = [
         AnsweredCustomCall(part.id, AnsweredCustom(part.name, custom_text(part.arguments)))
         if part.name in custom
@@ -203,7 +207,8 @@ def _message(choice: Collected, custom: Collection[str]) -> AnswerMessage:
         if isinstance(part, ToolCallDelta)
     ]
     content = choice.text or (None if calls else "")
-    return AnswerMessage(content, reasoning_content=choice.reasoning or UNSET, tool_calls=calls or UNSET)
+    reasoning = "" if body.include_reasoning is False else choice.reasoning
+    return AnswerMessage(content, reasoning_content=reasoning or UNSET, tool_calls=calls or UNSET)
 
 
 class ChatFraming(ChunkFraming[ChunkChoice]):
@@ -252,14 +257,15 @@ class ChatFraming(ChunkFraming[ChunkChoice]):
         started = self._started
         extensions, self._extensions_once = self._extensions_once, UNSET
         more = (self._prompt_ids, extensions, self._prompt_logprobs, self._tier)
-        return ChatChunk(started.id, started.created_s, started.model, choices, usage, *more)
+        head = (started.id, started.created_s, started.model, started.fingerprint)
+        return ChatChunk(*head, choices, usage, *more)
 
     def _delta(self, index: int, delta: ContentDelta) -> Delta:
         match delta:
             case TextDelta(text=text):
                 return Delta(content=text)
             case ReasoningDelta(text=text):
-                return Delta(reasoning_content=text)
+                return Delta() if self._body.include_reasoning is False else Delta(reasoning_content=text)
             case ToolCallDelta():
                 return self._call(index, delta)
 

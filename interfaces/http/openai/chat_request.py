@@ -245,6 +245,7 @@ class ChatCompletionRequest(CompletionFields, kw_only=True):
     prediction: Annotated[
         Prediction | None, supported("text expected in the answer: tokens are drafted from it, the answer is the same")
     ] = None
+    include_reasoning: Annotated[bool | None, supported("false: the answer's reasoning is not sent")] = None
     continue_final_message: Annotated[bool | None, supported("the answer continues the last message")] = None
     add_generation_prompt: Annotated[bool | None, mapped("false only with `continue_final_message`")] = None
     add_special_tokens: Annotated[Any, refused("the model's template writes them", False)] = None

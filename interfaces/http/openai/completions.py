@@ -156,6 +156,7 @@ class Completion(Struct, tag_field="object", tag="text_completion"):
     id: str
     created: int
     model: str
+    system_fingerprint: str
     choices: list[CompletionChoice]
     usage: UsageBody | UnsetType | None = UNSET
 
@@ -174,7 +175,7 @@ def completion(body: CompletionRequest, started: Started, collected: Sequence[Co
         if body.return_token_ids:
             choice.token_ids = found.token_ids
     usage = usage_body([found.finished.usage for found in collected], started.choices_per_prompt)
-    return Completion(started.id, started.created_s, started.model, choices, usage)
+    return _completion(started, choices, usage)
 
 
 class CompletionFraming(ChunkFraming[CompletionChoice]):
@@ -214,7 +215,11 @@ class CompletionFraming(ChunkFraming[CompletionChoice]):
         return CompletionChoice(index, "", finish_reason=_finish_reason(finished))
 
     def _chunk(self, choices: list[CompletionChoice], usage: UsageBody | UnsetType | None) -> Completion:
-        return Completion(self._started.id, self._started.created_s, self._started.model, choices, usage)
+        return _completion(self._started, choices, usage)
+
+
+def _completion(started: Started, choices: list[CompletionChoice], usage: UsageBody | UnsetType | None) -> Completion:
+    return Completion(started.id, started.created_s, started.model, started.fingerprint, choices, usage)
 
 
 def _opening(body: CompletionRequest, started: Started, index: int) -> CompletionChoice:

@@ -63,20 +63,16 @@ class CompletionFields(GrammarFields, kw_only=True):
     store: Annotated[
         bool | None, supported("false keeps what is computed for this request out of the prefix cache's store")
     ] = None
-    allowed_token_ids: Annotated[Any, refused("constrain the answer by a grammar", [])] = None
-    bad_words: Annotated[Any, refused("use `logit_bias`", [])] = None
     chat_template: Annotated[Any, refused("the model's own template is used", "")] = None
     documents: Annotated[Any, refused("put them into the prompt", [])] = None
     dry_multiplier: Annotated[Any, refused(_NO_SAMPLER, 0)] = None
     grammar_text: Annotated[Any, refused("use `structured_outputs.grammar`", "")] = field(default=None, name="grammar")
     include_stop_str_in_output: Annotated[Any, refused("stop strings are never in the answer", False)] = None
-    json_schema: Annotated[Any, refused("use `response_format`")] = None
     logits_processors: Annotated[Any, refused("no code of clients is run", [])] = None
     mirostat: Annotated[Any, refused(_NO_SAMPLER, 0)] = None
     prompt_embeds: Annotated[Any, refused("prompts are text or token ids")] = None
     repeat_penalty: Annotated[Any, refused("use `repetition_penalty`", 1)] = None
     skip_special_tokens: Annotated[Any, refused("special tokens are never text", True)] = None
-    stop_token_ids: Annotated[Any, refused("use `stop`", [])] = None
     tfs_z: Annotated[Any, refused(_NO_SAMPLER, 1)] = None
     truncate_prompt_tokens: Annotated[Any, refused("a prompt that is too long is an error")] = None
     typical_p: Annotated[Any, refused(_NO_SAMPLER, 1)] = None
@@ -95,6 +91,8 @@ class CompletionFields(GrammarFields, kw_only=True):
     repetition_context_size: Annotated[Any, ignored("`repetition_penalty` looks at everything")] = None
     xtc_threshold: Annotated[Any, ignored("it belongs to `xtc_probability`")] = None
     user: Annotated[Any, ignored("it is passed to no one")] = None
+    timings_per_token: Annotated[Any, ignored("`/admin` has the times of a request")] = None
+    return_progress: Annotated[Any, ignored("comments of a stream have the progress")] = None
 
     @property
     def includes_usage(self) -> bool:

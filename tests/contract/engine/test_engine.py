@@ -102,6 +102,35 @@ def test_an_end_token_is_counted_and_marked(run: Run) -> None:
     run(work)
 
 
+def test_a_stop_token_ends_an_answer_that_ignores_the_end(run: Run) -> None:
+    async def work(client: EngineClient) -> None:
+        bias = SamplingParams(temperature=0, logit_bias=((ord("x"), 100.0),))
+        stops = frozenset({ord("x")})
+        client.submit("a", sampling=bias, stop_token_ids=stops, min_tokens=3, num_tokens=9)
+        end = await client.end("a")
+        told = [token_id for item in client.items("a") if isinstance(item, Tokens) for token_id in item.token_ids]
+        assert (end.reason, end.usage.completion_tokens) == (FinishReason.STOP, 4)
+        assert [token_id in stops for token_id in told] == [False, False, False, True]
+
+    run(work)
+
+
+def test_only_allowed_tokens_are_chosen(run: Run) -> None:
+    async def work(client: EngineClient) -> None:
+        allowed = frozenset(b"ab")
+        client.submit("a", sampling=SamplingParams(temperature=1, allowed_token_ids=allowed), num_tokens=20)
+        end = await client.end("a")
+        told = [token_id for item in client.items("a") if isinstance(item, Tokens) for token_id in item.token_ids]
+        assert (end.reason, len(told), set(told)) == (FinishReason.LENGTH, 20, allowed)
+        ends = FakeTokenizer().eos_token_ids
+        none = SamplingParams(temperature=0, allowed_token_ids=ends)
+        client.submit("b", sampling=none, eos_token_ids=ends, ignore_eos=False, min_tokens=3, num_tokens=9)
+        end = await client.end("b")
+        assert end.reason is FinishReason.STOP
+
+    run(work)
+
+
 @pytest.mark.parametrize("phase", ["submitted", "queued", "prefilling", "decoding"])
 def test_a_choice_is_cancelled_in_every_phase(run: Run, phase: str) -> None:
     async def work(client: EngineClient) -> None:

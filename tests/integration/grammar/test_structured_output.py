@@ -23,6 +23,7 @@ from domain.request.grammar import (
     Grammar,
     Marker,
     Reasoning,
+    avoiding_grammar,
     choice_grammar,
     json_object_grammar,
     json_schema_grammar,
@@ -60,6 +61,7 @@ GRAMMARS: dict[str, tuple[Grammar, Callable[[str], Any]]] = {
     "regex": (regex_grammar(r"[a-c]{2,5}/\d\n?", "x"), re.compile(r"[a-c]{2,5}/[0-9]\n?").fullmatch),
     "choice": (choice_grammar(["left", "right", "é/\"'\\"], "x"), {"left", "right", "é/\"'\\"}.__contains__),
     "lark": (lark_grammar(CALCULATION, "x"), re.compile(r"[0-9+ ()]+").fullmatch),
+    "avoiding": (avoiding_grammar(["a", "E|e", "\n"], "x"), lambda text: not re.search(r"a|E\|e|\n", text)),
     "reasoning": (
         replace(json_schema_grammar(CLOCK, "x"), reasoning=Reasoning((Marker("]"),))),
         lambda text: is_valid(CLOCK, text.partition("]")[2]),

@@ -30,7 +30,7 @@ def test_plain_answer_byte_for_byte(service: FakeService) -> None:
     assert response.headers["content-type"] == "application/json"
     assert response.headers["x-request-id"] == "req-2"
     assert response.text == (
-        '{"object":"chat.completion","id":"chatcmpl-1","created":1700000001,"model":"fake-attention",'
+        '{"object":"chat.completion","id":"chatcmpl-1","created":1700000001,"model":"fake-attention","system_fingerprint":"fp_fc6cd312dc",'
         '"choices":[{"index":0,"message":{"role":"assistant","content":"Hé!","refusal":null},'
         '"finish_reason":"stop","logprobs":null}],'
         '"usage":{"prompt_tokens":21,"completion_tokens":5,"total_tokens":26,'
@@ -45,7 +45,10 @@ def test_streamed_answer_byte_for_byte(service: FakeService) -> None:
     assert response.headers["content-type"].startswith("text/event-stream")
     assert response.headers["cache-control"] == "no-cache"
     assert response.headers["x-accel-buffering"] == "no"
-    head = 'data: {"object":"chat.completion.chunk","id":"chatcmpl-1","created":1700000001,"model":"fake-attention",'
+    head = (
+        'data: {"object":"chat.completion.chunk","id":"chatcmpl-1","created":1700000001,"model":"fake-attention",'
+        '"system_fingerprint":"fp_fc6cd312dc",'
+    )
     assert response.text == (
         head + '"choices":[{"index":0,"delta":{"role":"assistant","content":""},'
         '"logprobs":null,"finish_reason":null}]}\n\n'

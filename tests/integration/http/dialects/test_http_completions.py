@@ -37,7 +37,7 @@ def texts(answer: Any) -> list[str]:
 
 def test_plain_answer_byte_for_byte(service: FakeService) -> None:
     assert service.client.post(PATH, json={"prompt": "abc"}).text == (
-        '{"object":"text_completion","id":"cmpl-1","created":1700000001,"model":"fake-attention",'
+        '{"object":"text_completion","id":"cmpl-1","created":1700000001,"model":"fake-attention","system_fingerprint":"fp_fc6cd312dc",'
         '"choices":[{"index":0,"text":"cba","logprobs":null,"finish_reason":"stop"}],'
         '"usage":{"prompt_tokens":3,"completion_tokens":4,"total_tokens":7,"prompt_tokens_details":{"cached_tokens":0},'
         '"completion_tokens_details":{"accepted_prediction_tokens":0,"rejected_prediction_tokens":0}}}'
@@ -45,7 +45,10 @@ def test_plain_answer_byte_for_byte(service: FakeService) -> None:
 
 
 def test_streamed_answer_byte_for_byte(service: FakeService) -> None:
-    head = 'data: {"object":"text_completion","id":"cmpl-1","created":1700000001,"model":"fake-attention",'
+    head = (
+        'data: {"object":"text_completion","id":"cmpl-1","created":1700000001,"model":"fake-attention",'
+        '"system_fingerprint":"fp_fc6cd312dc",'
+    )
     body = {"prompt": "ab", "stream": True, "stream_options": {"include_usage": True}}
     assert service.client.post(PATH, json=body).text == (
         head + '"choices":[{"index":0,"text":"b","logprobs":null,"finish_reason":null}],"usage":null}\n\n'

@@ -31,10 +31,18 @@ def test_a_text_there_and_back(service: FakeService) -> None:
     told = post(service, "/tokenize", {"model": DEFAULT_MODEL, "prompt": "Hé!"})
     assert told["tokens"] == list("Hé!".encode())
     assert (told["count"], told["token_strs"]) == (4, None)
-    assert post(service, "/detokenize", {"tokens": told["tokens"]}) == {"prompt": "Hé!"}
+    assert post(service, "/detokenize", {"tokens": told["tokens"]}) == {"prompt": "Hé!", "content": "Hé!"}
     models = service.client.get("/v1/models").json()["data"]
     loaded = next(model["cairn"] for model in models if model["id"] == DEFAULT_MODEL)
     assert told["max_model_len"] == loaded["context_length"]
+
+
+def test_a_text_by_llama_cpps_names(service: FakeService) -> None:
+    told = post(service, "/tokenize", {"content": "Hi"})
+    assert (told["tokens"], told["token_strs"]) == (list(b"Hi"), None)
+    pieces = post(service, "/tokenize", {"content": "Hi", "with_pieces": True})["tokens"]
+    assert pieces == [{"id": ord("H"), "piece": "H"}, {"id": ord("i"), "piece": "i"}]
+    assert "content" in post(service, "/tokenize", {"content": "a", "prompt": "b"}, 400)["error"]["message"]
 
 
 def test_a_chat_is_what_its_template_makes_of_it(service: FakeService) -> None:
@@ -50,7 +58,8 @@ def test_an_answer_to_be_continued_has_no_generation_prompt(service: FakeService
     body = {"messages": [*CHAT["messages"], {"role": "assistant", "content": "Well"}]}
     body.update(continue_final_message=True, add_generation_prompt=False)  # type: ignore[call-overload]
     told = post(service, "/tokenize", body)
-    assert post(service, "/detokenize", {"tokens": told["tokens"]}) == post(service, "/apply-template", body)
+    text = post(service, "/detokenize", {"tokens": told["tokens"]})["prompt"]
+    assert text == post(service, "/apply-template", body)["prompt"]
     assert post(service, "/apply-template", body)["prompt"].endswith("assistant\nWell")
 
 
@@ -104,3 +113,5 @@ def test_special_tokens_around_a_text_can_be_left_out(text: str, ids: list[int])
     with fake_service(tokenizers=Surroundings()) as service:
         assert post(service, "/tokenize", {"prompt": text})["tokens"] == [256, *ids, 259]
         assert post(service, "/tokenize", {"prompt": text, "add_special_tokens": False})["tokens"] == ids
+        assert post(service, "/tokenize", {"content": text})["tokens"] == ids
+        assert post(service, "/tokenize", {"content": text, "add_special": True})["tokens"] == [256, *ids, 259]

@@ -40,6 +40,11 @@ def grammar_of(fields: dict[str, Any]) -> Grammar | None:
             Grammar(GrammarKind.JSON_SCHEMA, TEXT),
         ),
         ({"structured_outputs": {"json_object": True}}, Grammar(GrammarKind.JSON_OBJECT)),
+        ({"json_schema": SCHEMA}, Grammar(GrammarKind.JSON_SCHEMA, TEXT)),
+        (
+            {"bad_words": ["a.b", "c"]},
+            Grammar(GrammarKind.LARK, "start: TEXT\nTEXT: /(?s:.*)/ & ~/(?s:.*)(a\\.b|c)(?s:.*)/\n"),
+        ),
         ({"structured_outputs": {"choice": ["a"]}}, Grammar(GrammarKind.CHOICE, '["a"]')),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

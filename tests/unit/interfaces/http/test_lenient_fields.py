@@ -71,6 +71,20 @@ def test_a_length_of_minus_one_is_no_limit(kind: tuple[type[Struct], dict[str, A
         asked(kind, **{name: -2})
 
 
+@pytest.mark.parametrize("kind", [CHAT, TEXT], ids=["chat", "text"])
+def test_lists_of_tokens(kind: tuple[type[Struct], dict[str, Any]]) -> None:
+    request = asked(kind, stop_token_ids=[3, 1, 3], allowed_token_ids=[7, 8])
+    assert (request.stop.token_ids, request.sampling.allowed_token_ids) == ({1, 3}, {7, 8})
+    request = asked(kind, stop_token_ids=[], allowed_token_ids=[])
+    assert (request.stop.token_ids, request.sampling.allowed_token_ids) == (frozenset(), None)
+    for name in ("stop_token_ids", "allowed_token_ids"):
+        for wrong in ([-1], [2**40], [*range(1025)]):
+            with pytest.raises(InvalidRequest, match=name):
+                asked(kind, **{name: wrong})
+    with pytest.raises(InvalidRequest, match="allowed_token_ids cannot be combined"):
+        asked(kind, allowed_token_ids=[7], bad_words=["x"])
+
+
 def test_no_alternatives_need_no_log_probabilities() -> None:
     assert asked(CHAT, top_logprobs=0).sampling.num_logprobs is None
     assert asked(CHAT, top_logprobs=0, logprobs=True).sampling.num_logprobs == 0

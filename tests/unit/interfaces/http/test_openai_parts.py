@@ -49,7 +49,7 @@ CALLS: list[ContentDelta] = [
 def started(prompt: Prompt, num_choices: int = 1) -> Started:
     request = GenerationRequest(RequestId("id-1"), ModelId("m"), prompt, num_choices=num_choices)
     context = cast(RequestContext, None)  # these operations use nothing of it
-    return Started(context, (request,), ((1, 2, 3),), ModelId("m"), FakeTokenizer(), 1_700_000_000)
+    return Started(context, (request,), ((1, 2, 3),), ModelId("m"), FakeTokenizer(), 1_700_000_000, fingerprint="fp_1")
 
 
 CHAT = started(ChatPrompt((ChatMessage(Role.USER, "hi"),)))
@@ -117,6 +117,18 @@ def joined(chunks: Sequence[Any]) -> dict[str, Any]:
 
 
 class TestChat:
+    def test_reasoning_is_not_sent_where_it_is_not_included(self) -> None:
+        chunks = chunks_of(CALLS, FinishReason.TOOL_CALLS, include_reasoning=False)
+        message = whole(CALLS, FinishReason.TOOL_CALLS, include_reasoning=False)["choices"][0]["message"]
+        assert "reasoning" not in json.dumps([chunk["choices"] for chunk in chunks])
+        assert joined(chunks) == message
+        assert "reasoning_content" not in message
+        assert joined(chunks_of(CALLS, FinishReason.TOOL_CALLS, include_reasoning=True))["reasoning_content"]
+
+    def test_every_part_names_the_system(self) -> None:
+        answers = [*chunks_of(CALLS, FinishReason.STOP), whole(CALLS, FinishReason.STOP)]
+        assert {answer["system_fingerprint"] for answer in answers} == {CHAT.fingerprint}
+
     def test_streamed(self) -> None:
         chunks = chunks_of(CALLS, FinishReason.TOOL_CALLS)
         deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
