@@ -28,6 +28,9 @@ PATH = "/v1/responses/{response_id:str}"
 
 Fields = dict[str, Raw]
 
+_OUTPUT_TEXT = b'"output_text"'
+_ANSWERED: Fields = {"annotations": Raw(b"[]"), "logprobs": Raw(b"[]")}
+
 
 class ItemPage(Struct, tag_field="object", tag="list"):
     data: list[dict[str, Any]]
@@ -158,12 +161,16 @@ def _id(fields: Fields) -> Raw | None:
 
 
 def _parts(fields: Fields) -> Raw:
+    """The content of a message as parts. Those of an answer have the fields that OpenAI's document requires."""
     content = fields.get("content", _json(None))
-    if not bytes(content).startswith(b'"'):
+    if bytes(content).startswith(b'"'):
+        kind = "output_text" if fields.get("role") == _json("assistant") else "input_text"
+        parts: list[Fields] = [{"type": _json(kind), "text": content}]
+    elif _OUTPUT_TEXT not in bytes(content):
         return content
-    if fields.get("role") == _json("assistant"):
-        return Raw(b'[{"type":"output_text","text":%b,"annotations":[]}]' % bytes(content))
-    return Raw(b'[{"type":"input_text","text":%b}]' % bytes(content))
+    else:
+        parts = msgspec.json.decode(content, type=list[Fields])
+    return _json([{**_ANSWERED, **part} if part.get("type") == Raw(_OUTPUT_TEXT) else part for part in parts])
 
 
 def _json(value: object) -> Raw:

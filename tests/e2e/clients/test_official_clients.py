@@ -11,6 +11,7 @@ import openai
 import pytest
 
 from application.settings import EngineSettings, ModelSettings, ServerSettings, Settings, StoreSettings
+from tests.support.http.recorder import Recorder
 from tests.support.http.servers.live_service import LiveService, live_service
 
 KEY = "test-key"
@@ -81,6 +82,15 @@ def test_a_chat_and_its_stream_say_the_same(client: openai.OpenAI, model: str) -
     assert plain.usage is not None
     assert chunks[-1].usage.completion_tokens == plain.usage.completion_tokens
     assert len({chunk.id for chunk in chunks}) == 1
+
+
+def test_every_answer_and_event_is_read_by_the_official_models(
+    client: openai.OpenAI, model: str, recorder: Recorder
+) -> None:
+    before = recorder.num_checked
+    client.chat.completions.create(model=model, messages=say("Hello"), max_tokens=2)
+    chunks = list(client.chat.completions.create(model=model, messages=say("Hello"), max_tokens=2, stream=True))
+    assert recorder.num_checked == before + 1 + len(chunks)
 
 
 def test_text_completions(client: openai.OpenAI, model: str) -> None:

@@ -154,11 +154,12 @@ def test_input_items_of_every_kind_are_read_by_the_official_models(client: opena
         custom,
         {"type": "custom_tool_call_output", "call_id": "c2", "output": "done"},
         {"role": "assistant", "content": "Well."},
+        {"role": "assistant", "content": [{"type": "output_text", "text": "Well?"}]},
         {"role": "user", "content": [{"type": "input_text", "text": "Go on"}]},
     ]
     made = ask(client, items)
     listed = list(client.responses.input_items.list(made.id, order="asc"))
-    assert [item.type for item in listed] == ["message"] * 2 + [item["type"] for item in items[2:7]] + ["message"] * 2
+    assert [item.type for item in listed] == ["message"] * 2 + [item["type"] for item in items[2:7]] + ["message"] * 3
     assert all(item.id for item in listed)
     assert len({item.id for item in listed}) == len(listed)
 

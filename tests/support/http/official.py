@@ -48,6 +48,10 @@ BEYOND: Mapping[str, frozenset[str]] = {
     "Choice": _TOKENS,
     "CompletionChoice": _TOKENS,
     "Completion": frozenset({"service_tier", *_TOKENS}),
+    # vLLM has it
+    "CreateEmbeddingResponse": frozenset({"id"}),
+    # about the model and its place in this server
+    "Model": frozenset({"note", "cairn", "state", "bytes", "pinned", "capabilities", "embedding_size"}),
     "ErrorObject": frozenset({"memory"}),
     "ErrorResponse": frozenset({"memory"}),
 }
@@ -109,6 +113,15 @@ class Compacted(CompactedResponse):
     output: list[ResponseItem]  # type: ignore[assignment]
 
 
+class AnthropicModels(BaseModel):
+    """The page of models in Anthropic's form."""
+
+    data: list[ModelInfo]
+    has_more: bool
+    first_id: str | None
+    last_id: str | None
+
+
 def answer_problem(method: str, path: str, status: int, body: bytes, *, is_anthropic: bool = False) -> str:
     """What is wrong with a whole answer of a route; empty for nothing and for routes of other dialects."""
     if not body:
@@ -134,7 +147,7 @@ def _kind(method: str, path: str, *, is_anthropic: bool) -> Any:
     if method != "GET":
         return None
     if path == "/v1/models":
-        return None if is_anthropic else Models
+        return AnthropicModels if is_anthropic else Models
     if path.startswith("/v1/models/"):
         return ModelInfo if is_anthropic else Model
     if path.startswith("/v1/responses/"):
