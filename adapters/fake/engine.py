@@ -11,7 +11,7 @@ from domain.errors import ModelLoadFailed, ModelNotFound
 from domain.ids import ModelId
 from domain.models.capability import PLAIN_USE, Capability, ModelUse
 from domain.models.load_progress import LoadPhase
-from domain.models.model_card import LoadOptions, ModelSource
+from domain.models.model_card import ContextLength, LoadOptions, ModelSource
 from domain.scheduling.memory_plan import PlannedModel
 
 DEFAULT_NAMES = ("fake-attention", "fake-hybrid", "fake-windowed")
@@ -123,4 +123,4 @@ class FakeModels:
 def plan_toy(_source: ModelSource, _options: LoadOptions) -> PlannedModel:
     """A ModelPlanner: every name is a toy of default options."""
     options = FakeOptions()
-    return PlannedModel("fake", options.context_length, options.layout, options.memory)
+    return PlannedModel("fake", ContextLength(options.context_length), options.layout, options.memory)

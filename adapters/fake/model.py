@@ -30,7 +30,7 @@ from application.ports.vision import ImageFeatures, PreparedImage
 from domain.errors import ComputeFailed, DomainError
 from domain.ids import SequenceId
 from domain.models.capability import Pooling
-from domain.models.model_card import ModelDescription, ModelSource
+from domain.models.model_card import ContextLength, ModelDescription, ModelSource
 from domain.prefix.prompt_content import MediaSpan
 from domain.prefix.record import GroupPayloads
 from domain.request.stream import TokenLogprob
@@ -59,7 +59,7 @@ class FakeModel:
             id=source.id,
             model_type="fake",
             vocab_size=options.vocab_size,
-            context_length=options.context_length,
+            context=ContextLength(options.context_length, "config.json"),
             eos_token_ids=frozenset({options.eos_id}),
             dtype="uint64",
             weight_bytes=options.weight_bytes,

@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -22,12 +22,12 @@ from adapters.huggingface.model_folder import cache_entry
 from application.ports.model_repository import DownloadProgress
 from domain.errors import DomainError, ModelLoadFailed, ModelNotFound
 from domain.ids import ModelId
+from domain.models.weight_files import INDEX, may_be_weights, weight_files
 from domain.printable import printable
 
-PATTERNS = ("*.json", "model*.safetensors", "*.jinja", "*.txt", "*.model", "*.tiktoken", "*.jsonl")
-"""The files that serving needs: no code, and no weights in other formats."""
+PATTERNS = ("*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken", "*.jsonl")
+"""The files that serving needs beside the weights: no code, and no weights in other formats."""
 
-WEIGHTS = "model*.safetensors"
 MAX_RESUMABLE_BYTES = 50_000_000_000
 """The library's bound on a file over plain HTTP; larger ones come by its protocol Xet."""
 
@@ -54,7 +54,7 @@ class HubFile:
 
     @property
     def is_weights(self) -> bool:
-        return fnmatch(self.path, WEIGHTS)
+        return may_be_weights(self.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,8 @@ class HubModel:
 
 
 def look_up(id: ModelId, cache: Path, endpoint: str | None = None) -> HubModel:
-    """Asks the hub for the files of a model. Raises ModelNotFound and ModelLoadFailed."""
+    """Asks the hub for the files of a model, and fetches its index of weights. Raises ModelNotFound and
+    ModelLoadFailed, also for weights that the hub does not have whole."""
     hub: Any = importlib.import_module("huggingface_hub")
     entry = cache_entry(cache, id)
     blobs = entry / "blobs"
@@ -83,7 +84,7 @@ def look_up(id: ModelId, cache: Path, endpoint: str | None = None) -> HubModel:
         commit = _checked(str(found.sha), _COMMIT.fullmatch(str(found.sha)) is not None, "a commit")
         files: list[HubFile] = []
         for one in found.siblings or ():
-            if any(fnmatch(one.rfilename, pattern) for pattern in PATTERNS):
+            if may_be_weights(one.rfilename) or any(fnmatch(one.rfilename, pattern) for pattern in PATTERNS):
                 blob = str(one.lfs.sha256 if one.lfs else one.blob_id)
                 blob = blob if _BLOB.fullmatch(blob) else ""  # it becomes a file's name
                 path = _checked(one.rfilename, _is_below(one.rfilename), "a file of the model")
@@ -92,7 +93,24 @@ def look_up(id: ModelId, cache: Path, endpoint: str | None = None) -> HubModel:
                 is_here = is_moved or (bool(blob) and (blobs / blob).is_file())
                 present = num_bytes if is_here else min(num_bytes, _size(_part(blobs, blob)))
                 files.append(HubFile(path, blob, num_bytes, is_here, present))
-        return HubModel(commit, files)
+        text = None
+        for at, file in enumerate(files):
+            if file.path == INDEX:
+                text = _read(id, file, entry, commit, endpoint)
+                files[at] = replace(file, is_here=True, present_bytes=file.num_bytes)
+        chosen = weight_files([file.path for file in files], text)
+        if chosen.missing:
+            raise ModelLoadFailed(f"{id} cannot be served, so it is not downloaded: {chosen.missing} on the hub")
+        return HubModel(commit, [file for file in files if not file.is_weights or file.path in chosen.all])
+
+
+def _read(id: ModelId, file: HubFile, entry: Path, commit: str, endpoint: str | None) -> str:
+    """The text of a small file, fetched into the cache if it is not there."""
+    moved, blob = entry / "snapshots" / commit / file.path, entry / "blobs" / file.blob
+    if not file.is_here:
+        url = importlib.import_module("huggingface_hub").hf_hub_url(id, file.path, revision=commit, endpoint=endpoint)
+        _fetch(id, file, url, entry / "blobs", _progress_class(lambda _: None, 0, 0))
+    return (moved if moved.is_file() else blob).read_text(encoding="utf-8", errors="replace")
 
 
 def download(

@@ -15,6 +15,7 @@ from typing import Any, cast
 
 from domain.ids import ModelId
 from domain.models.model_files import ModelFiles
+from domain.models.weight_files import INDEX, WeightFiles, weight_files
 
 EMBEDDED_IDS = (ModelId("cairn-demo"), ModelId("cairn-demo-hybrid"))
 """The chat models that come with Cairn. `cairn-demo`: attention only. `cairn-demo-hybrid`: also gated delta."""
@@ -56,7 +57,10 @@ def missing_from(folder: Path) -> str:
         return "its config.json has no model_type"
     if config.get("model_file") is not None:
         return "its config.json requests the execution of a Python file (model_file), which Cairn never does"
-    absent = _absent_weights(folder)
+    try:
+        absent = weights_of(folder).missing
+    except OSError as error:
+        absent = f"it cannot be read: {error}"
     if absent:
         return absent
     if not any(path.is_file() for pattern in _TOKENIZER_PATTERNS for path in folder.glob(pattern)):
@@ -95,25 +99,15 @@ def newest_file_s(folder: Path) -> int:
 def weight_file_bytes(folder: Path) -> int:
     """The length of all weight files; 0 for an unreadable folder."""
     try:
-        return sum(path.stat().st_size for path in folder.glob("model*.safetensors"))
+        return sum((folder / name).stat().st_size for name in weights_of(folder).all)
     except OSError:
         return 0
 
 
-def _absent_weights(folder: Path) -> str:
-    index = folder / "model.safetensors.index.json"
-    if not index.is_file():
-        has_weights = any(path.is_file() for path in folder.glob("model*.safetensors"))
-        return "" if has_weights else "it has no model*.safetensors"
-    shard_of = _read_object(index).get("weight_map")
-    named = list(cast("dict[str, object]", shard_of).values()) if isinstance(shard_of, dict) else []
-    shards = {shard for shard in named if isinstance(shard, str)}
-    if len(shards) < len({str(shard) for shard in named}) or any(Path(shard).name != shard for shard in shards):
-        return "its model.safetensors.index.json names entries that are not files of the folder"
-    absent = sorted(shard for shard in shards if not (folder / shard).is_file())
-    if not shards or absent:
-        return f"weights are missing ({', '.join(absent[:3]) or 'its index is empty'})"
-    return ""
+def weights_of(folder: Path) -> WeightFiles:
+    """The names of the folder's weight files; a dangling link is no file. Raises OSError."""
+    names = [path.name for path in folder.iterdir() if path.is_file()]
+    return weight_files(names, _read_text(folder / INDEX) if INDEX in names else None)
 
 
 def _read_object(path: Path) -> Mapping[str, object]:

@@ -32,7 +32,8 @@ from domain.models.model_files import use_of
 from domain.models.weight_form import form_of
 from domain.printable import printable
 
-_PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}")
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9_(\[][A-Za-z0-9_.,+=@~()\[\]' -]{0,95}")
+_HUB_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}")
 
 
 def _any_type(model_type: str) -> bool:
@@ -90,7 +91,7 @@ class HuggingFaceRepository:
             folder = directory.joinpath(*names)
             if not missing_from(folder):
                 return self._source(id, folder, "local")
-        snapshot = cached_folder(self._cache, id) if len(names) == 2 and self._takes_from_hub(id) else None
+        snapshot = cached_folder(self._cache, id) if is_hub_id(id) and self._takes_from_hub(id) else None
         return self._source(id, snapshot, names[0]) if snapshot is not None else None
 
     def fetch(self, id: ModelId, on_progress: Callable[[DownloadProgress], None]) -> ModelSource:
@@ -99,7 +100,7 @@ class HuggingFaceRepository:
             return source
         names = plain_names(id)
         self._refuse_incomplete(id, names)
-        if len(names) != 2:
+        if not is_hub_id(id):
             raise ModelNotFound(
                 f"no model '{printable(id)}' here; see `cairn models`, or name a hub model as ORG/NAME", param="model"
             )
@@ -153,6 +154,11 @@ def plain_names(id: ModelId) -> tuple[str, ...]:
     names = tuple(id.split("/"))
     is_plain = len(names) <= 2 and all(_PLAIN_NAME.fullmatch(name) and ".." not in name for name in names)
     return names if is_plain else ()
+
+
+def is_hub_id(id: ModelId) -> bool:
+    """True for ORG/NAME as hubs write it."""
+    return len(plain_names(id)) == 2 and all(map(_HUB_NAME.fullmatch, id.split("/")))
 
 
 def _models_in(directory: Path) -> Iterator[tuple[ModelId, Path]]:

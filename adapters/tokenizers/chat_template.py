@@ -67,6 +67,8 @@ _TOOL = ToolSpec(_PROBES[1])
 _LATE_SYSTEM = (Role.SYSTEM, Role.USER, Role.SYSTEM, Role.USER)
 _TWO_SYSTEMS = (Role.SYSTEM, Role.SYSTEM, Role.USER)
 
+_NO_SYSTEM = "its chat template has no system role: a system prompt is put before the first message of the user"
+
 MAX_ARGUMENT_CHARS = 2**16
 """The most characters of a request's template arguments: templates write them once, or once a message."""
 
@@ -113,12 +115,14 @@ class ChatTemplate:
         self._controls: ControlTokens | None = None
         self._image_form = cache(partial(find_image_form, self._of_user))
         traits = TemplateTraits("developer" in source)
+        traits = replace(traits, lacks_system=_lacks_system(apply, traits))
         late_system = _places(apply, traits, _LATE_SYSTEM)
         self._traits = replace(
             traits,
             displaces_late_system=_are_displaced(late_system),
             drops_second_system=_are_displaced(_places(apply, traits, _TWO_SYSTEMS)),
         )
+        self.note = _NO_SYSTEM if traits.lacks_system else ""
         self.features = TemplateFeatures(
             tools=_shows_tools(apply),
             reasoning=any(name in source for name in REASONING_FIELDS),
@@ -130,6 +134,13 @@ class ChatTemplate:
     def written(self) -> str:
         """The template's source, and its text around messages of every role."""
         return self._source + _around_each_role(self._apply)
+
+    def behind_answer(self) -> str:
+        """The text that ends a conversation behind an answer; empty where the template refuses the probe."""
+        chat = [ChatMessage(Role.USER, _PROBES[0]), ChatMessage(Role.ASSISTANT, _PROBES[1])]
+        shaped = messages_for_template(chat, self._traits, Adjustments())
+        _, _, behind = _tried(self._apply, shaped, is_answered=True).rpartition(_PROBES[1])
+        return behind
 
     def separate(self, controls: ControlTokens) -> str:
         """Keeps text of clients from acting as control tokens from now on. Returns the reason where the template
@@ -302,6 +313,12 @@ def _places(apply: Callable[..., str], traits: TemplateTraits, roles: Sequence[R
     return places if max(places) >= 0 else []
 
 
+def _lacks_system(apply: Callable[..., str], traits: TemplateTraits) -> bool:
+    """Returns True for a template that refuses or drops a system message, and shows a user's."""
+    places = _places(apply, traits, (Role.SYSTEM, Role.USER))
+    return places[0] < 0 if places else bool(_places(apply, traits, (Role.USER,)))
+
+
 def _are_displaced(places: Sequence[int]) -> bool:
     return any(place < 0 for place in places) or list(places) != sorted(places)
 
@@ -325,10 +342,17 @@ def _around_each_role(apply: Callable[..., str]) -> str:
     return "".join(_tried(apply, messages_for_template(chat, traits, adjustments), [_TOOL]) for chat in chats)
 
 
-def _tried(apply: Callable[..., str], messages: list[dict[str, Any]], tools: Sequence[ToolSpec] = ()) -> str:
-    """Returns the rendered text; empty where the template refuses the messages."""
+def _tried(
+    apply: Callable[..., str],
+    messages: list[dict[str, Any]],
+    tools: Sequence[ToolSpec] = (),
+    *,
+    is_answered: bool = False,
+) -> str:
+    """Returns the rendered text; empty where the template refuses the messages. `is_answered`: without the beginning of
+    another answer."""
     try:
-        return apply(messages, tools=tools_for_template(tools), add_generation_prompt=True)
+        return apply(messages, tools=tools_for_template(tools), add_generation_prompt=not is_answered)
     except Exception:
         return ""
 

@@ -131,7 +131,15 @@ def rust_tokenizer(tokenizer: PythonTokenizer) -> RustTokenizer | None:
     rust = cast(RustTokenizer, cast(Any, tokenizer).backend_tokenizer)
     rust.no_truncation()
     rust.no_padding()
+    if _is_byte_level(rust.pre_tokenizer) and not _is_byte_level(rust.decoder):
+        rust.decoder = importlib.import_module("tokenizers").decoders.ByteLevel()
     return rust
+
+
+def _is_byte_level(part: Any) -> bool:
+    """True if a part writes bytes as characters. Some conversions of byte-level vocabularies have the decoder of a
+    SentencePiece model, which leaves those characters in the text."""
+    return part is not None and b'"ByteLevel"' in bytes(part.__getstate__())
 
 
 def new_rust_tokenizer(like: RustTokenizer, names: Mapping[str, str]) -> RustTokenizer:

@@ -1,7 +1,7 @@
 """Loads a model folder's tokenizer, chat template and end tokens. Any thread; blocking, and slow the first time."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -22,6 +22,7 @@ from adapters.tokenizers.token_bytes import token_bytes_of
 from application.ports.tokenizer import Tokenizer
 from domain.errors import ModelLoadFailed
 from domain.models.capability import ModelUse
+from domain.models.end_tokens import end_ids
 from domain.models.model_card import ModelSource
 from domain.output.family import Family
 from domain.output.output_format import OutputFormat, choose_format, family_named
@@ -86,13 +87,19 @@ def _load(folder: Path, family: Family | None, use: ModelUse) -> HfTokenizer:
         changed = template.separate(controls)
         defect = defect or changed
     is_at_risk = defect and (template is not None or use.is_pooled)
+    ends, misread = _ends(folder, tokenizer, template, codec.special_tokens)
+    notes = (
+        f"text in messages can act as control tokens: {defect}" if is_at_risk else "",
+        misread,
+        template.note if template is not None else "",
+    )
     return HfTokenizer(
         codec,
-        eos_token_ids=frozenset(_end_ids(folder, tokenizer)),
+        eos_token_ids=ends,
         template=template,
         token_bytes=token_bytes,
         output=output,
-        note=f"text in messages can act as control tokens: {defect}" if is_at_risk else "",
+        note="; ".join(filter(None, notes)),
         controls=controls,
         use=use,
     )
@@ -122,22 +129,21 @@ def _agrees(token_bytes: Callable[[int], bytes], codec: TextCodec) -> bool:
     return text in (decoded, f" {decoded}")  # some decoders drop the space at the start
 
 
-def _end_ids(folder: Path, tokenizer: PythonTokenizer) -> Iterator[int]:
-    """The generation config names the tokens that end a completion; the model's config does where it says nothing."""
-    for named in (tokenizer.eos_token_id, _configured_end(folder)):
-        if isinstance(named, int):
-            yield named
-        elif isinstance(named, list):
-            yield from cast("list[int]", named)
-
-
-def _configured_end(folder: Path) -> object:
-    config = _read_json(folder / "config.json")
-    inner: object = config.get("text_config")
-    candidates = [_read_json(folder / "generation_config.json"), config]
-    if isinstance(inner, dict):
-        candidates.append(cast("dict[str, Any]", inner))
-    return next((named for one in candidates if (named := one.get("eos_token_id")) is not None), None)
+def _ends(
+    folder: Path, tokenizer: PythonTokenizer, template: ChatTemplate | None, special: Mapping[str, int]
+) -> tuple[frozenset[int], str]:
+    """Returns the tokens that end an answer, and a warning. They are those that any file names, and the first special
+    token that the template writes behind an answer."""
+    note, generation = "", dict[str, Any]()
+    try:
+        generation = _read_json(folder / "generation_config.json")
+    except (OSError, ValueError, RecursionError) as error:
+        note = f"its generation_config.json is left out: {printable(str(error))}"
+    ends = end_ids(_read_json(folder / "config.json"), generation, {"eos_token_id": tokenizer.eos_token_id})
+    behind = template.behind_answer() if template is not None else ""
+    written = {text: at for text in special if (at := behind.find(text)) >= 0}
+    first = min(written, key=lambda text: (written[text], -len(text)), default="")
+    return ends | ({special[first]} if first else frozenset[int]()), note
 
 
 def _chat_template(folder: Path, tokenizer: PythonTokenizer) -> tuple[ChatTemplate | None, str]:

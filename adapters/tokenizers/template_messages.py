@@ -18,6 +18,7 @@ from domain.request.chat import (
     ToolSpec,
     late_system_as_user,
     num_leading_system,
+    system_in_user,
 )
 
 STAND_IN_NAME = f"cairn-{secrets.token_hex(16)}"
@@ -50,12 +51,13 @@ class Adjustments:
 class TemplateTraits:
     """The roles that a template reads, and its treatment of system messages and arguments.
 
-    `displaces_late_system`: those after the first turn are
+    `lacks_system`: it refuses or drops system messages. `displaces_late_system`: those after the first turn are
     dropped or moved without complaint. `drops_second_system`: so is a second one at the beginning. `reads_arguments`:
     it takes a call's arguments apart instead of writing them as JSON.
     """
 
     knows_developer: bool
+    lacks_system: bool = False
     displaces_late_system: bool = False
     drops_second_system: bool = False
     reads_arguments: bool = False
@@ -89,6 +91,8 @@ def messages_for_template(
     if traits.drops_second_system:
         lead = num_leading_system(messages)
         messages = [*merged(messages[:lead]), *messages[lead:]]
+    if traits.lacks_system:
+        messages = system_in_user(messages)
     if traits.displaces_late_system or adjustments.late_as_user:
         messages = late_system_as_user(messages)
     if adjustments.merged:

@@ -179,6 +179,12 @@ def _recurrent(config: Mapping[str, Any], hidden: int) -> int:
     return 6 * _WIDE_BYTES * (number(config, "mamba_expand") or 2) * hidden * state
 
 
+def nested_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the configuration of the text model within; empty if there is none."""
+    named: list[object] = [config.get(name) for name in _NESTED]
+    return next((cast(Mapping[str, Any], one) for one in named if isinstance(one, Mapping)), {})
+
+
 def number(config: Mapping[str, Any], *names: str) -> int | None:
     """Returns the first of these that is a positive whole number; the nested text configuration comes first."""
     nested = [config[name] for name in _NESTED if name in config]

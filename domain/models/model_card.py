@@ -70,7 +70,8 @@ class LoadOptions:
     choice. `speculation`: the drafters that may be used. `draft`: folder of a draft model; empty for none. `salt`: of
     the model, hashed with the server's and a request's into its prefixes. `weight_bytes`: expected size of the weights;
     0 if unknown. `room_bytes`: memory that measuring may take beyond them; None for any. `note`: a warning of the text
-    side, repeated in the report of the load. `vocabulary`: None if answers cannot be constrained by a grammar."""
+    side, repeated in the report of the load. `vocabulary`: None if answers cannot be constrained by a grammar.
+    `context_length`: by the settings; None for the model's own."""
 
     dtype: str = "auto"
     salt: str = ""
@@ -80,14 +81,31 @@ class LoadOptions:
     room_bytes: int | None = None
     note: str = ""
     vocabulary: Vocabulary | None = field(default=None, repr=False)
+    context_length: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ContextLength:
+    """The tokens of one sequence, prompt and completion together. `origin`: where the number comes from. `most`: rows
+    of a learned table of positions; None for a model without one, which computes any position."""
+
+    length: int
+    origin: str = ""
+    most: int | None = None
+
+    def of(self, wanted: int) -> "ContextLength":
+        """The same with the length that the settings ask for, as far as there are positions."""
+        length = wanted if self.most is None else min(wanted, self.most)
+        beyond = f"; beyond the {self.length} of {self.origin}, answers may be poor" if length > self.length else ""
+        return replace(self, length=length, origin=f"model.context_length{beyond}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelDescription:
     """A loaded model.
 
-    `vocab_size`: rows of the embedding; token ids must be below it. `context_length`: tokens, prompt and completion
-    together. `weight_bytes`: resident bytes. `dtype`: of activations. `decode_note`: why decode is SINGLE.
+    `vocab_size`: rows of the embedding; token ids must be below it. `weight_bytes`: resident bytes. `dtype`: of
+    activations. `decode_note`: why decode is SINGLE.
     `weights_digest`: identifies weights, config and quantisation by content; `adapter_digest`: the adapter, empty for
     none. `runtime`: the libraries to the minor version (`mlx-lm 0.32`); states of different runtimes are not shared.
     `arithmetic`: the device and its BLAS, which decide rounding; states that must be equal to the bit are not shared
@@ -101,7 +119,7 @@ class ModelDescription:
     id: ModelId
     model_type: str
     vocab_size: int
-    context_length: int
+    context: ContextLength
     eos_token_ids: frozenset[int]
     dtype: str
     weight_bytes: int
@@ -127,11 +145,14 @@ class ModelDescription:
         parts = (self.weights_digest.hex(), self.adapter_digest.hex(), self.dtype, self.runtime, self.arithmetic)
         return f"fp_{sha256(repr(parts).encode()).hexdigest()[:10]}"
 
-    def capped(self, context_length: int | None) -> "ModelDescription":
-        """The same model with at most `context_length` tokens; None for no change."""
-        if context_length is None or context_length >= self.context_length:
-            return self
-        return replace(self, context_length=context_length)
+    @property
+    def context_length(self) -> int:
+        return self.context.length
+
+    def with_context(self, wanted: int | None) -> "ModelDescription":
+        """The same model with a context of `wanted` tokens, or of as many as it has positions for; None for no
+        change."""
+        return self if wanted is None else replace(self, context=self.context.of(wanted))
 
 
 # ---- aliases ---------------------------------------------------------------------------------------------------------

@@ -133,6 +133,19 @@ def num_leading_system(messages: Sequence[ChatMessage]) -> int:
     return next((at for at, message in enumerate(messages) if message.role not in SYSTEM_ROLES), len(messages))
 
 
+def system_in_user(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
+    """Returns the messages with system messages at the beginning before the text of the first message of a user, as the
+    makers of models without a system role advise; as a message of the user where none follows."""
+    lead = num_leading_system(messages)
+    text = "\n\n".join(message.content for message in messages[:lead])
+    turns = list(messages[lead:])
+    if not text:
+        return turns
+    if turns and turns[0].role is Role.USER:
+        return [turns[0].framed(f"{text}\n\n"), *turns[1:]]
+    return [ChatMessage(Role.USER, text), *turns]
+
+
 def late_system_as_user(messages: Sequence[ChatMessage]) -> list[ChatMessage]:
     """Returns the messages with system messages after the first turn as a user's, in the same place and marked.
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from domain.memory.ledger import MemoryLimits
 from domain.memory.needs import Load, needed
 from domain.memory.shape import ImageSizes, MemoryShape
+from domain.models.model_card import ContextLength
 from domain.models.state_layout import StateLayout
 
 IMAGE_TOKENS = 1024
@@ -24,10 +25,14 @@ class PlannedModel:
     """A model that is not loaded. `has_weights`: its files are here, and the weight bytes are theirs."""
 
     model_type: str
-    context_length: int
+    context: ContextLength
     layout: StateLayout
     memory: MemoryShape
     has_weights: bool = True
+
+    @property
+    def context_length(self) -> int:
+        return self.context.length
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,8 +150,7 @@ def mlx_backend(settings: Settings) -> Backend:
     if memory is not None and memory.num_bytes is not None and memory.num_bytes < SMALL_BYTES:
         return_freed()
     from adapters.mlx.engine import MlxEngine
-    from adapters.mlx.loading.files import check_source
-    from adapters.mlx.loading.plan import plan_model
+    from adapters.mlx.loading.plan import check_source, plan_model
     from adapters.mlx.runtime.device import MlxMemory, has_cuda, on_cpu, preferred_grid, preferred_last_chunk
     from adapters.mlx.state.payload import upload
     from adapters.mlx.vision.library import missing

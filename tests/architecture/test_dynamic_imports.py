@@ -13,7 +13,7 @@ HOMES = {
     "mlx_lm": ("adapters/mlx", "adapters/tokenizers"),
     "mlx": ("adapters/mlx",),
     "mlx_vlm": ("adapters/mlx",),
-    "transformers": ("adapters/tokenizers", "adapters/image_processors"),
+    "transformers": ("adapters/tokenizers", "adapters/image_processors", "adapters/mlx"),
     "tokenizers": ("adapters/tokenizers", "adapters/image_processors"),
     "huggingface_hub": ("adapters/huggingface",),
     "tqdm": ("adapters/huggingface",),

@@ -23,7 +23,7 @@ from application.settings import ModelSettings, ModelTable
 from domain.duration import Duration
 from domain.errors import ModelExceedsMemory, ModelLoadFailed, ModelsBusy
 from domain.ids import ModelId
-from domain.models.model_card import DecodeMode, LoadOptions, ModelDescription, ModelSource
+from domain.models.model_card import ContextLength, DecodeMode, LoadOptions, ModelDescription, ModelSource
 from domain.models.residency import LoadRoom
 from tests.simulation.virtual_time import run_in_virtual_time
 from tests.support.effort import drawn
@@ -77,7 +77,7 @@ def described(id: ModelId, weight_bytes: int) -> ModelDescription:
         id=id,
         model_type="fake",
         vocab_size=260,
-        context_length=4096,
+        context=ContextLength(4096),
         eos_token_ids=frozenset(),
         dtype="uint64",
         weight_bytes=weight_bytes,

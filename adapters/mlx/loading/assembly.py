@@ -15,8 +15,9 @@ from typing import Any
 import mlx.core as mx
 
 from adapters.mlx.cuda.link import find_link
+from adapters.mlx.loading.context import context_of
 from adapters.mlx.loading.grid import find_grid
-from adapters.mlx.loading.network import ModelFacts, context_length_of
+from adapters.mlx.loading.network import ModelFacts
 from adapters.mlx.loading.probe import probe
 from adapters.mlx.loading.width_costs import LEAST_BYTES, find_costs
 from adapters.mlx.memory import MeasuredFile, PeakMeter, correction_of, paces_of, shape_of_network
@@ -69,7 +70,7 @@ def assemble(
         id=id,
         model_type=str(facts.config.get("model_type", "")),
         vocab_size=min(rows or found.num_logits, found.num_logits),
-        context_length=context_length_of(facts.config),
+        context=context_of(facts.config, found.layout, dict(parameters(network)), facts.folder),
         eos_token_ids=frozenset(eos for eos in facts.eos_token_ids if 0 <= eos < found.num_logits),
         dtype=_main_dtype(parameters(network)),
         weight_bytes=memory.weight_bytes,

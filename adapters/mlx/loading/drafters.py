@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import mlx.core as mx
 
+from adapters.mlx.loading.files import load_weights
 from adapters.mlx.runtime.mlx_lm import mlx_lm_module
 from adapters.mlx.speculation.drafting import family_of, nn
 from adapters.mlx.speculation.heads import HeadNetwork, PredictionHead
@@ -94,9 +95,7 @@ def with_head(network: Any, folder: Path, config: Mapping[str, Any]) -> tuple[An
 
 def _head_weights(folder: Path, prefix: str) -> tuple[dict[str, mx.array], mx.array | None]:
     """The head's weights by their names behind the prefix, and one weight of a convolution of the trunk; not read."""
-    pattern, weights = re.compile(prefix), dict[str, mx.array]()
-    for path in sorted(folder.glob("model*.safetensors")):
-        weights |= cast(dict[str, mx.array], mx.load(str(path)))
+    pattern, weights = re.compile(prefix), load_weights(folder, with_heads=True)
     found = {name[match.end() :]: weight for name, weight in weights.items() if (match := pattern.match(name))}
     convolution = next((weight for name, weight in weights.items() if name.endswith(_CONVOLUTION)), None)
     return {name: weight for name, weight in found.items() if not name.startswith(_SHARED)}, convolution

@@ -1,4 +1,4 @@
-"""The files of a model and of a LoRA adapter, checked before a weight is read.
+"""The files of a model, checked before a weight is read.
 
 All files are data of unknown origin, and no code in them is run: a config.json that names a Python file is refused. Of
 a safetensors file (u64 header length, header, data) only the header is read and compared with the file's length, so
@@ -13,12 +13,13 @@ from math import prod
 from pathlib import Path
 from typing import Any, cast
 
+import mlx.core as mx
+
 from adapters.mlx.loading.trunks import knows_model
 from adapters.mlx.runtime.device import on_cpu
 from adapters.mlx.runtime.json_files import MAX_COUNT, is_count, is_number, read_entries
-from application.ports.model_repository import ModelPreview
 from domain.errors import InvalidRequest, ModelLoadFailed
-from domain.models.model_card import LoadOptions, ModelSource
+from domain.models.weight_files import INDEX, WeightFiles, weight_files
 from domain.printable import printable
 from domain.request.sampling import SamplingDefaults
 
@@ -32,10 +33,6 @@ _COUNTED = re.compile(r"(^|_)n?_?(layers?|blocks|experts|stages|codebooks|depths
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 """Bytes of one value by the names of LoadOptions.dtype."""
 
-ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapters.safetensors"
-MAX_RANK = 4_096
-_PEFT_WEIGHTS = "adapter_model.safetensors"
-
 _QUANTISED_KEYS = ("quantization", "quantization_config")
 _SAMPLING_KEYS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 _LENGTH_BYTES = 8
@@ -43,31 +40,17 @@ _MAX_HEADER_BYTES = 100 * 2**20
 _MAX_AXES = 64
 
 
-def check_source(source: ModelSource, options: LoadOptions) -> ModelPreview:
-    """A ModelCheck: the model type is known to mlx-lm, the weight files are whole, and so are those of an adapter and a
-    draft model. Brings nothing to the device."""
-    folder = Path(source.path)
-    weight_bytes = _checked_weights(folder, options.dtype)
-    if source.adapter:
-        weight_bytes += read_adapter(Path(source.adapter)).num_bytes
-    if options.draft:
-        weight_bytes += _checked_weights(Path(options.draft), options.dtype)
-    return ModelPreview(weight_bytes, advised_sampling(folder))
-
-
-def _checked_weights(folder: Path, dtype: str) -> int:
+def checked_weights(folder: Path, dtype: str) -> int:
     """Returns the bytes of a folder's weights once they are loaded."""
     config = read_config(folder)
     if not knows_model(config):
         raise ModelLoadFailed(f"mlx-lm has no model type {config['model_type']!r}")
-    files = sorted(folder.glob("model*.safetensors"))
-    if not files:
-        raise ModelLoadFailed(f"{folder} has no weights (model*.safetensors)")
+    tensors = network_tensors(folder)
     is_quantised = any(config.get(key) for key in _QUANTISED_KEYS)
     item_bytes = ITEM_BYTES.get(dtype)
     if dtype == "auto":
         item_bytes = 4 if on_cpu() and not is_quantised else None
-    return sum(_held_bytes(read_tensors(path).values(), item_bytes) for path in files)
+    return _held_bytes(tensors.values(), item_bytes)
 
 
 # ---- config.json and generation_config.json ------------------------------------------------------------------------
@@ -78,7 +61,7 @@ def read_config(folder: Path) -> Mapping[str, Any]:
     if not folder.is_dir():
         raise ModelLoadFailed(f"{folder} is not a folder")
     path = folder / "config.json"
-    config = _read_object(path, f"{folder} has no config.json, so it is not a model folder")
+    config = read_object(path, f"{folder} has no config.json, so it is not a model folder")
     if not isinstance(config.get("model_type"), str):
         raise ModelLoadFailed(f"{path} has no model_type")
     if (own := config.get("model_file")) is not None:
@@ -125,7 +108,8 @@ def _usable(key: str, value: object) -> SamplingDefaults:
         return SamplingDefaults()
 
 
-def _read_object(path: Path, if_absent: str) -> Mapping[str, Any]:
+def read_object(path: Path, if_absent: str) -> Mapping[str, Any]:
+    """Returns the JSON object of a file. Raises ModelLoadFailed with `if_absent` for no file."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -209,57 +193,41 @@ def _held_bytes(tensors: Iterable[StoredTensor], item_bytes: int | None) -> int:
     )
 
 
-# ---- a LoRA adapter in mlx-lm's format -----------------------------------------------------------------------------
+# ---- weights -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class AdapterFiles:
-    """An adapter by its files. `num_layers`: how many of the last layers it changes. `parameters`: for mlx-lm's
-    `linear_to_lora_layers`. `tensors`: by name."""
-
-    folder: Path
-    num_layers: int
-    is_dora: bool
-    parameters: Mapping[str, Any]
-    tensors: Mapping[str, StoredTensor]
-
-    @property
-    def num_bytes(self) -> int:
-        return sum(tensor.num_bytes for tensor in self.tensors.values())
-
-
-def read_adapter(folder: Path) -> AdapterFiles:
-    """Returns an adapter without its weights' bytes. Raises ModelLoadFailed."""
+def weights_of(folder: Path) -> WeightFiles:
+    """The names of a folder's weight files. Raises ModelLoadFailed."""
     if not folder.is_dir():
-        raise ModelLoadFailed(f"the adapter folder {folder} does not exist")
-    where = folder / ADAPTER_CONFIG
-    config = _read_object(where, f"{folder} has no {ADAPTER_CONFIG}, so it is not an adapter")
-    kind, num_layers = config.get("fine_tune_type", "lora"), config.get("num_layers")
-    if kind not in ("lora", "dora"):
-        raise ModelLoadFailed(f"{where}: fine_tune_type must be lora or dora, not {str(kind)[:40]!r}")
-    if not is_count(num_layers) or not isinstance(config.get("lora_parameters"), dict):
-        raise ModelLoadFailed(f"{where} must have num_layers and lora_parameters")
-    wanted = cast(dict[str, Any], config["lora_parameters"])
-    rank, scale, keys = wanted.get("rank"), wanted.get("scale"), wanted.get("keys")
-    if not is_count(rank) or not 1 <= rank <= MAX_RANK:
-        raise ModelLoadFailed(f"{where}: lora_parameters.rank must be in 1..{MAX_RANK}")
-    if not is_number(scale):
-        raise ModelLoadFailed(f"{where}: lora_parameters.scale must be a number")
-    if keys is not None and not _are_names(keys):
-        raise ModelLoadFailed(f"{where}: lora_parameters.keys must be a list of layer names")
-    # Dropout is for training, but mlx-lm needs a value.
-    parameters: dict[str, Any] = {"rank": rank, "scale": float(scale), "dropout": 0.0}
-    if keys is not None:
-        parameters["keys"] = set(cast(list[str], keys))
-    return AdapterFiles(folder, num_layers, kind == "dora", parameters, _read_adapter_weights(folder))
+        raise ModelLoadFailed(f"{folder} is not a folder")
+    try:
+        names = [path.name for path in folder.iterdir() if path.is_file()]
+        index = (folder / INDEX).read_text(encoding="utf-8", errors="replace") if INDEX in names else None
+    except OSError as error:
+        raise ModelLoadFailed(f"{folder} cannot be read: {error}") from None
+    found = weight_files(names, index)
+    if found.missing:
+        raise ModelLoadFailed(f"{folder} could not be loaded: {found.missing}")
+    return found
 
 
-def _read_adapter_weights(folder: Path) -> Mapping[str, StoredTensor]:
-    if not (folder / ADAPTER_WEIGHTS).is_file():
-        hint = f"; {_PEFT_WEIGHTS} is another library's format" if (folder / _PEFT_WEIGHTS).is_file() else ""
-        raise ModelLoadFailed(f"{folder} has no {ADAPTER_WEIGHTS}, the format of mlx-lm{hint}")
-    return read_tensors(folder / ADAPTER_WEIGHTS)
+def network_tensors(folder: Path) -> Mapping[str, StoredTensor]:
+    """Every tensor of the network's files by name. Raises ModelLoadFailed, also for a name with two shapes."""
+    found: dict[str, StoredTensor] = {}
+    for name in weights_of(folder).names:
+        for key, tensor in read_tensors(folder / name).items():
+            if key in found and found[key].shape != tensor.shape:
+                raise ModelLoadFailed(
+                    f"{folder} could not be loaded: {printable(key)} is in two of its weight files with different"
+                    f" shapes; remove the files of the other conversion ({name} is one of the two)"
+                )
+            found[key] = tensor
+    return found
 
 
-def _are_names(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(name, str) for name in cast("list[object]", value))
+def load_weights(folder: Path, *, with_heads: bool = False) -> dict[str, mx.array]:
+    """Every tensor of the folder by name, not read yet. `with_heads`: those of heads beside the network's too."""
+    files, found = weights_of(folder), dict[str, mx.array]()
+    for name in files.all if with_heads else files.names:
+        found |= cast("dict[str, mx.array]", mx.load(str(folder / name)))
+    return found

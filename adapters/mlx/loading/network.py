@@ -6,29 +6,36 @@ Python file that a config.json may name is kept from it (older versions run it: 
 """
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 import mlx.core as mx
 from mlx.utils import tree_unflatten
 
 from adapters.mlx.loading.drafters import with_head
-from adapters.mlx.loading.files import ADAPTER_WEIGHTS, AdapterFiles, read_adapter, read_config, read_tensors
+from adapters.mlx.loading.files import (
+    network_tensors,
+    read_config,
+    weights_of,
+)
+from adapters.mlx.loading.lora import read_adapter
 from adapters.mlx.loading.trunks import classes_of
 from adapters.mlx.loading.weights_digest import Digests
 from adapters.mlx.runtime.arrays import evaluate
 from adapters.mlx.runtime.arrays import parameters as named_parameters
 from adapters.mlx.runtime.device import on_cpu
+from adapters.mlx.runtime.json_files import read_entries
 from adapters.mlx.runtime.mlx_lm import mlx_lm_module
 from adapters.mlx.speculation.drafting import DraftModelNetwork
 from application.ports.compute import LoadReport, unreported
 from domain.errors import ModelLoadFailed
-from domain.memory.estimate import number
 from domain.models.capability import PLAIN_USE, Capability, ModelUse
+from domain.models.end_tokens import end_ids
 from domain.models.load_progress import LoadPhase
 from domain.models.model_card import LoadOptions
-from domain.printable import printable
 from domain.speculation.drafter import Drafter, SpeculationMode
 
 NO_OWN_CODE: Mapping[str, Any] = {"model_file": None}
@@ -38,18 +45,10 @@ either."""
 PIECE_BYTES = 64 * 2**20
 """Bytes of weights evaluated at once: some 20 ms of reading from a fast disk."""
 
-DEFAULT_CONTEXT_LENGTH = 4096
-"""The context length of the few configurations without a limit."""
-
 _CASTS = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
 
-_CONTEXT_KEYS = (
-    *("max_position_embeddings", "n_positions", "max_sequence_length", "model_max_length", "max_seq_len"),
-    *("seq_length", "n_ctx", "max_context_length", "sequence_len"),
-)
-
-_ADAPTER_LEAVES = frozenset({"lora_a", "lora_b", "m"})
-"""mlx-lm's names of the arrays that an adapter adds to a layer; `m` is DoRA's."""
+_HEAD = "lm_head."
+"""A part of the output matrix's name."""
 
 _LEAST_QUANTISED = 32
 """The smallest group of quantised values: a matrix whose rows do not divide by the group's size is not quantised."""
@@ -58,7 +57,8 @@ _LEAST_QUANTISED = 32
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
     """A model by its files. `config`: config.json; `digest`: of the weights' content, a draft model's included;
-    `adapter_digest`: of the adapter's, empty without one. `drafter_note`: why a head in the files is not used."""
+    `adapter_digest`: of the adapter's, empty without one. `drafter_note`: why a head in the files is not used.
+    `folder`: None for a network that was built in memory."""
 
     config: Mapping[str, Any]
     eos_token_ids: frozenset[int] = frozenset()
@@ -66,6 +66,7 @@ class ModelFacts:
     adapter_digest: bytes = b""
     speculation: SpeculationMode = SpeculationMode.AUTO
     drafter_note: str = ""
+    folder: Path | None = None
 
 
 def load_folder(
@@ -88,7 +89,7 @@ def load_folder(
         network, full_config = open_network(folder, use)
         yield
         if adapter is not None:
-            apply_adapter(network, read_adapter(adapter))
+            read_adapter(adapter).apply(network)
         note = ""
         if options.draft:
             cast_network(network, options.dtype)
@@ -107,7 +108,8 @@ def load_folder(
             report(LoadPhase.READING, done, total)
     except Exception as error:
         raise ModelLoadFailed(_explain(folder, config, error)) from error
-    facts = ModelFacts(full_config, eos_ids(full_config), digests.weights, digests.adapter, options.speculation, note)
+    ends = end_ids(full_config, read_entries(folder / "generation_config.json"))
+    facts = ModelFacts(full_config, ends, digests.weights, digests.adapter, options.speculation, note, folder)
     return network, facts
 
 
@@ -121,47 +123,52 @@ def _draft_model(folder: Path, dtype: str) -> Any:
     return network
 
 
-def eos_ids(config: Mapping[str, Any]) -> frozenset[int]:
-    """End-of-sequence ids; mlx-lm has already let generation_config.json override config.json."""
-    text = config.get("text_config")
-    found = config.get("eos_token_id")
-    if found is None and isinstance(text, Mapping):
-        found = cast(Mapping[str, Any], text).get("eos_token_id")
-    if isinstance(found, int):
-        return frozenset({found})
-    return frozenset(id for id in cast(list[object], found or []) if isinstance(id, int))
-
-
-def context_length_of(config: Mapping[str, Any]) -> int:
-    """Tokens, prompt and completion together."""
-    return number(config, *_CONTEXT_KEYS) or DEFAULT_CONTEXT_LENGTH
-
-
 def open_network(folder: Path, use: ModelUse = PLAIN_USE) -> tuple[Any, dict[str, Any]]:
     """The network with its full configuration; no weight is read yet. Raises anything."""
-    own, names = NO_OWN_CODE, set[str]()
+    own, names = NO_OWN_CODE, frozenset[str]()
     if use.is_pooled:
-        names.update(name for path in folder.glob("model*.safetensors") for name in read_tensors(path))
-    if Capability.EMBED in use.capabilities and not any("lm_head." in name for name in names):
+        names = frozenset(network_tensors(folder))
+    if Capability.EMBED in use.capabilities and not any(_HEAD in name for name in names):
         own = {**NO_OWN_CODE, "tie_word_embeddings": True}  # nothing needs the output matrix
-    classes = _classes_of_bare_trunks if "embed_tokens.weight" in names else classes_of
+    prefix = "model." if "embed_tokens.weight" in names else ""
     load = mlx_lm_module("utils").load_model
-    network, config = load(folder, lazy=True, model_config=own, get_model_classes=classes)
+    with _view(folder) as view:
+        network, config = load(
+            view, lazy=True, model_config=own, get_model_classes=lambda config: _classes(config, prefix)
+        )
+    vars(network).pop("sanitize", None)  # it refers to the network, whose memory would wait for a collection
     return network, config
 
 
-def _classes_of_bare_trunks(config: dict[str, Any]) -> tuple[Callable[[Any], Any], Any]:
-    """For weights that were saved without `model.`, which embedding models often are."""
+@contextmanager
+def _view(folder: Path) -> Generator[Path]:
+    """A temporary folder of links to what mlx-lm is to read: of a whole folder it takes every `model*.safetensors`, and
+    the ends of generation_config.json instead of those of config.json."""
+    with TemporaryDirectory(prefix="cairn-model-") as name:
+        view, absolute = Path(name), folder.absolute()
+        for file in weights_of(folder).names:
+            (view / (file if file.startswith("model") else f"model-{file}")).symlink_to(absolute / file)
+        for file in ("config.json", "hf_quant_config.json"):
+            if (absolute / file).is_file():
+                (view / file).symlink_to(absolute / file)
+        yield view
+
+
+def _classes(config: dict[str, Any], prefix: str) -> tuple[Callable[[Any], Any], Any]:
+    """`prefix`: of names of weights that were saved without it, which embedding models often are."""
     model, arguments = classes_of(config)
 
     def make(known: Any) -> Any:
         network = model(known)
         sanitize: Callable[[dict[str, Any]], Any] = getattr(network, "sanitize", dict)
+        has_head = any(_HEAD in name for name, _ in named_parameters(network))
 
-        def sanitize_prefixed(weights: dict[str, Any]) -> Any:
-            return sanitize({name if "lm_head." in name else f"model.{name}": weights[name] for name in weights})
+        def clean(weights: dict[str, Any]) -> Any:
+            found = sanitize({name if _HEAD in name else f"{prefix}{name}": weights[name] for name in weights})
+            # a copy of the tied embeddings, which some files hold
+            return found if has_head else {name: found[name] for name in found if _HEAD not in name}
 
-        network.sanitize = sanitize_prefixed
+        network.sanitize = clean
         return network
 
     return make, arguments
@@ -185,8 +192,6 @@ def _explain(folder: Path, config: Mapping[str, Any], error: Exception) -> str:
     text = str(error)
     if isinstance(error, ModelLoadFailed):
         return error.message
-    if isinstance(error, FileNotFoundError) and "safetensors" in text:
-        return f"{folder} has no weights (model*.safetensors)"
     if isinstance(error, MemoryError) or "allocate" in text.lower():
         return f"not enough memory for {folder}: {text}"
     if "not supported" in text and "model type" in text.lower():
@@ -196,7 +201,7 @@ def _explain(folder: Path, config: Mapping[str, Any], error: Exception) -> str:
     return f"{folder} could not be loaded: {text or type(error).__name__}"
 
 
-# ---- casts and adapters --------------------------------------------------------------------------------------------
+# ---- casts ----------------------------------------------------------------------------------------------------------
 
 
 def cast_network(network: Any, dtype: str) -> None:
@@ -215,29 +220,6 @@ def cast_network(network: Any, dtype: str) -> None:
         if mx.issubdtype(array.dtype, mx.floating) and (may_cast is None or may_cast(name))
     ]
     network.update(tree_unflatten(changed))
-
-
-def apply_adapter(network: Any, adapter: AdapterFiles) -> None:
-    """Wraps a network's layers in those of an adapter. Raises ModelLoadFailed unless every tensor of the file belongs
-    to a layer of the adapter's configuration, with its exact shape, and none is missing: part of an adapter would be
-    another model, unnoticed."""
-    mlx_lm_module("tuner.utils").linear_to_lora_layers(
-        network, adapter.num_layers, adapter.parameters, use_dora=adapter.is_dora
-    )
-    expected = {name: array.shape for name, array in named_parameters(network)}
-    expected = {name: shape for name, shape in expected.items() if name.rpartition(".")[2] in _ADAPTER_LEAVES}
-    misfit = f"the adapter {adapter.folder} does not belong to this model:"
-    for name, tensor in adapter.tensors.items():
-        if name not in expected:
-            raise ModelLoadFailed(f"{misfit} it has no layer for {printable(name)}")
-        if tuple(expected[name]) != tensor.shape:
-            shapes = f"{list(tensor.shape)}, not {list(expected[name])}"
-            raise ModelLoadFailed(f"{misfit} {printable(name)} has the shape {shapes}")
-    if absent := sorted(set(expected) - set(adapter.tensors)):
-        raise ModelLoadFailed(f"the adapter {adapter.folder} is incomplete: {printable(absent[0])} is missing")
-    weights = cast(dict[str, mx.array], mx.load(str(adapter.folder / ADAPTER_WEIGHTS)))
-    network.load_weights(list(weights.items()), strict=False)
-    network.eval()
 
 
 # ---- a network as shapes only --------------------------------------------------------------------------------------

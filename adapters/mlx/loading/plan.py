@@ -1,4 +1,4 @@
-"""The memory that a model will need, by its names and shapes: no weight is read."""
+"""What is known of a model before it is loaded, by names and shapes: its faults and its memory. No weight is read."""
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -6,15 +6,32 @@ from pathlib import Path
 import mlx.core as mx
 
 from adapters.mlx.caches.leaves import layout_of, new_caches
+from adapters.mlx.loading.context import context_of
 from adapters.mlx.loading.drafters import with_head
-from adapters.mlx.loading.files import read_config
-from adapters.mlx.loading.network import cast_network, context_length_of, network_of, open_network
+from adapters.mlx.loading.files import advised_sampling, checked_weights, read_config
+from adapters.mlx.loading.lora import read_adapter
+from adapters.mlx.loading.network import cast_network, network_of, open_network
 from adapters.mlx.loading.vision import open_vision
 from adapters.mlx.memory import shape_of_network
+from adapters.mlx.runtime.arrays import parameters
+from application.ports.model_repository import ModelPreview
 from domain.errors import ModelLoadFailed
 from domain.models.capability import Capability
 from domain.models.model_card import LoadOptions, ModelSource
+from domain.models.weight_files import may_be_weights
 from domain.scheduling.memory_plan import PlannedModel
+
+
+def check_source(source: ModelSource, options: LoadOptions) -> ModelPreview:
+    """A ModelCheck: the model type is known to mlx-lm, the weight files are whole, and so are those of an adapter and a
+    draft model. Brings nothing to the device."""
+    folder = Path(source.path)
+    weight_bytes = checked_weights(folder, options.dtype)
+    if source.adapter:
+        weight_bytes += read_adapter(Path(source.adapter)).num_bytes
+    if options.draft:
+        weight_bytes += checked_weights(Path(options.draft), options.dtype)
+    return ModelPreview(weight_bytes, advised_sampling(folder))
 
 
 def plan_model(source: ModelSource, options: LoadOptions) -> PlannedModel:
@@ -27,7 +44,7 @@ def plan_model(source: ModelSource, options: LoadOptions) -> PlannedModel:
 def _plan(source: ModelSource, dtype: str) -> PlannedModel:
     folder = Path(source.path)
     config = read_config(folder)
-    has_weights = any(folder.glob("model*.safetensors"))
+    has_weights = any(may_be_weights(path.name) for path in folder.iterdir())
     try:
         if has_weights:
             network, config = open_network(folder, source.use)
@@ -37,6 +54,7 @@ def _plan(source: ModelSource, dtype: str) -> PlannedModel:
             network = network_of(config, dtype)
         layout = layout_of(new_caches(network))
         shape = shape_of_network(network, layout, config)
+        context = context_of(config, layout, dict(parameters(network)), folder)
         if Capability.SEE in source.use.capabilities and has_weights:
             shape = open_vision(folder, config, network, dtype).added_to(shape)
     except Exception as error:
@@ -44,4 +62,4 @@ def _plan(source: ModelSource, dtype: str) -> PlannedModel:
         raise ModelLoadFailed(message) from error
     finally:
         mx.clear_streams()
-    return PlannedModel(str(config["model_type"]), context_length_of(config), layout, shape, has_weights)
+    return PlannedModel(str(config["model_type"]), context, layout, shape, has_weights)

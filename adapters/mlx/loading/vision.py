@@ -2,10 +2,11 @@
 
 from collections.abc import Generator, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import mlx.core as mx
 
+from adapters.mlx.loading.files import load_weights
 from adapters.mlx.loading.network import cast_network, pieces_of
 from adapters.mlx.runtime.arrays import evaluate, parameters
 from adapters.mlx.speculation.heads import HeadNetwork, text_model, trunk_of
@@ -32,12 +33,9 @@ def load_vision(
 
 def open_vision(folder: Path, config: Mapping[str, Any], network: Any, dtype: str) -> VisionEncoder:
     """The vision encoder of a network; no weight is read yet. Raises ModelLoadFailed."""
-    weights: dict[str, mx.array] = {}
     try:
-        for path in sorted(folder.glob("model*.safetensors")):
-            weights.update(cast("dict[str, mx.array]", mx.load(str(path))))
         embedded = text_model(trunk_of(network)).model.embed_tokens(mx.zeros((1, 1), mx.int32))
-        module, image_token = build_tower(config, weights, embedded.dtype)
+        module, image_token = build_tower(config, load_weights(folder), embedded.dtype)
         cast_network(module, dtype)
         return VisionEncoder(module, image_token, config)
     except Exception as error:

@@ -20,7 +20,8 @@ from typing import cast
 
 import xxhash
 
-from adapters.mlx.loading.files import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from adapters.mlx.loading.files import weights_of
+from adapters.mlx.loading.lora import ADAPTER_CONFIG, read_adapter
 from adapters.mlx.runtime.json_files import read_entries, write_entries
 from application.ports.compute import LoadReport, unreported
 from domain.models.load_progress import LoadPhase
@@ -52,7 +53,7 @@ def digest_model(
     """Returns the digests of the folders of a model, an adapter and a draft model; see `digest_folder`."""
     applied = b""
     if adapter is not None:
-        applied = _digest([adapter / ADAPTER_CONFIG, adapter / ADAPTER_WEIGHTS], memory_dir, report)
+        applied = _digest([adapter / ADAPTER_CONFIG, adapter / read_adapter(adapter).weights], memory_dir, report)
     weights = digest_folder(folder, memory_dir, report)
     if draft is not None:
         weights = xxhash.xxh3_128_digest(weights + digest_folder(draft, memory_dir, report))
@@ -60,12 +61,13 @@ def digest_model(
 
 
 def digest_folder(folder: Path, memory_dir: Path | None, report: LoadReport = unreported) -> bytes:
-    """Returns 16 bytes (XXH3-128) over the names and contents of the weight and configuration files. Raises OSError.
+    """Returns 16 bytes (XXH3-128) over the names and contents of the weight and configuration files. Raises OSError and
+    ModelLoadFailed.
 
     `memory_dir`: the folder of the remembered hashes; None to compute all of them. Errors of that file are ignored.
     """
     configs = [folder / name for name in _CONFIG_NAMES if (folder / name).is_file()]
-    return _digest(sorted(configs) + sorted(folder.glob("model*.safetensors")), memory_dir, report)
+    return _digest([*sorted(configs), *(folder / name for name in weights_of(folder).all)], memory_dir, report)
 
 
 def _digest(files: Iterable[Path], memory_dir: Path | None, report: LoadReport) -> bytes:

@@ -115,14 +115,15 @@ class LoadedModels(Mapping[ModelId, LoadedModel]):
         stays. The pieces raise a bare DomainError, after everything that was loaded is released."""
         started = self._batcher.now_ns()
         if source.id in self._models:
-            description = self[source.id].description
+            description = self[source.id].description.with_context(options.context_length)
             return EngineModel(description, self._prefix_cache.note(description))
         found = yield from self._try_load(source, options)
         if isinstance(found, DomainError):  # raised here, where no frame of the attempt is left
             raise found
         description, note = found.description, found.reuse_note
         now = self._batcher.now_ns()
-        notes = (description.decode_note, description.drafter_note, note, options.note)
+        context = f"context of {description.context_length} tokens: {description.context.origin}"
+        notes = (context, description.decode_note, description.drafter_note, note, options.note)
         self._batcher.emit(
             ModelLoaded(
                 id=source.id,
@@ -174,7 +175,7 @@ class LoadedModels(Mapping[ModelId, LoadedModel]):
                 self._constraints.attach(source.id, options.vocabulary)
             options = replace(options, room_bytes=memory.free_bytes(), vocabulary=None)
             model = yield from self._with_progress(source, options)
-            description = model.description
+            description = model.description.with_context(options.context_length)
             note = self._prefix_cache.attach(description, options.salt)
         except Exception as error:
             if self._constraints is not None:

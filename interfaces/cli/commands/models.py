@@ -121,9 +121,9 @@ def _settings(flags: "dict[str, tuple[str, object]]") -> "Settings":
 
 
 def _hub_id(name: str) -> ModelId:
-    from adapters.huggingface.repository import plain_names
+    from adapters.huggingface.repository import is_hub_id
 
-    if len(plain_names(ModelId(name))) != 2:
+    if not is_hub_id(ModelId(name)):
         _fail_near(_settings({}), name, f"ORG/NAME must be a hub id, not {printable(name)!r}", USAGE)
     return ModelId(name)
 

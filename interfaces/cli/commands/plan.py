@@ -108,6 +108,7 @@ def as_data(id: str, model: PlannedModel, plan: MemoryPlan) -> dict[str, Any]:
         "model": id,
         "model_type": model.model_type,
         "context_length": model.context_length,
+        "context_from": model.context.origin,
         "weights_from": "files" if model.has_weights else "config",
         "weight_bytes": plan.shape.weight_bytes,
         "states": [
@@ -156,7 +157,7 @@ def as_lines(model: PlannedModel, plan: MemoryPlan) -> Iterator[tuple[str, str]]
     total, hard = format_bytes(plan.limits.total_bytes), format_bytes(plan.limits.hard_bytes)
     yield "may be held", f"{hard} of {total}: it {'fits' if plan.fits else 'does not fit'}"
     longest = plan.longest(model.context_length)
-    bound = " (the model's own limit)" if longest == model.context_length else ""
+    bound = f" (the model's own limit: {model.context.origin})" if longest == model.context_length else ""
     yield f"longest context, {plan.batch} at once", f"{longest} tokens{bound}"
     yield f"most at once, {plan.context} tokens", f"{plan.most_sequences()} sequences"
 

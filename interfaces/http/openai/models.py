@@ -35,11 +35,13 @@ class LoadedBody(Struct):
     """The properties of a loaded model. `prefix_reuse`: whether a prompt's beginning can be taken from the cache; if
     not, `prefix_reuse_note` says why. `output_format`: how its answers are read. `chat_template`: what its template
     shows, null without one. `speculation`: the drafters that are used, `off` where drafts cannot be verified;
-    `own_drafter`: its head (`mtp`) or draft model (`draft`), null for neither."""
+    `own_drafter`: its head (`mtp`) or draft model (`draft`), null for neither. `context_from`: where the length of its
+    context comes from."""
 
     model_type: str
     dtype: str
     context_length: int
+    context_from: str
     vocab_size: int
     weight_bytes: int
     decode_mode: str
@@ -150,6 +152,7 @@ def _loaded(model: ModelDescription, tokenizer: Tokenizer, reuse_note: str) -> L
         model.model_type,
         model.dtype,
         model.context_length,
+        model.context.origin,
         model.vocab_size,
         model.weight_bytes,
         model.decode_mode.value,

@@ -297,7 +297,7 @@ def test_tables_say_how_single_models_are_loaded() -> None:
         ]
 
     bench.run(work)
-    assert bench.engine.asked == [LoadOptions("float16", "own"), LoadOptions("bfloat16")]
+    assert bench.engine.asked == [LoadOptions("float16", "own", context_length=99), LoadOptions("bfloat16")]
 
 
 def test_the_drafters_of_a_model_are_its_tables_or_the_servers() -> None:

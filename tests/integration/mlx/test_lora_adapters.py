@@ -9,7 +9,8 @@ import pytest
 from mlx.utils import tree_flatten
 
 from adapters.mlx.engine import MlxEngine
-from adapters.mlx.loading.files import ADAPTER_CONFIG, ADAPTER_WEIGHTS, check_source
+from adapters.mlx.loading.lora import ADAPTER_CONFIG, ADAPTER_WEIGHTS, PEFT_WEIGHTS
+from adapters.mlx.loading.plan import check_source
 from adapters.mlx.runtime.mlx_lm import mlx_lm_module
 from application.ports.compute import LoadedModel
 from domain.errors import ModelLoadFailed
@@ -87,6 +88,70 @@ def test_what_it_takes_is_reported_before_it_is_loaded(base: Path, adapter: Path
         assert preview.weight_bytes == load(base, path).description.weight_bytes
 
 
+def written_by_peft(folder: Path, adapter: Path, **changes: Any) -> Path:
+    """The same adapter as PEFT writes it."""
+    settings = json.loads((adapter / ADAPTER_CONFIG).read_text())["lora_parameters"]
+    config = {"peft_type": "LORA", "r": RANK, "lora_alpha": settings["scale"] * RANK, "bias": "none", **changes}
+    folder.mkdir()
+    (folder / ADAPTER_CONFIG).write_text(json.dumps(config))
+    mx.save_safetensors(str(folder / PEFT_WEIGHTS), peft_arrays(adapter))
+    return folder
+
+
+def peft_arrays(adapter: Path) -> dict[str, mx.array]:
+    found: Any = mx.load(str(adapter / ADAPTER_WEIGHTS))
+    return {
+        f"base_model.model.{name[:-7]}.lora_{name[-1].upper()}.weight": mx.contiguous(array.T)
+        for name, array in found.items()
+    }
+
+
+@pytest.mark.parametrize("changes", [{}, {"use_rslora": True, "lora_alpha": 20.0 * RANK**0.5}])
+def test_a_plain_adapter_of_peft_is_the_same_adapter(
+    base: Path, adapter: Path, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    peft = written_by_peft(tmp_path / "peft", adapter, **changes)
+    assert answer(load(base, peft)) == answer(load(base, adapter))
+    assert check_source(source_of(base, peft), LoadOptions()) == check_source(source_of(base, adapter), LoadOptions())
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"peft_type": "LOHA"}, "peft_type is 'LOHA'"),
+        ({"use_dora": True}, "it has use_dora"),
+        ({"modules_to_save": ["lm_head"]}, "it has modules_to_save"),
+        ({"rank_pattern": {"q_proj": 8}}, "it has rank_pattern"),
+        ({"bias": "all"}, "it has bias"),
+        ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights"),
+        ({"r": 0}, "r must be in"),
+        ({"lora_alpha": None}, "lora_alpha must be a number"),
+    ],
+)
+def test_an_adapter_of_peft_that_is_more_is_refused_by_what_it_has(
+    base: Path, adapter: Path, tmp_path: Path, changes: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ModelLoadFailed, match=words):
+        check_source(source_of(base, written_by_peft(tmp_path / "peft", adapter, **changes)), LoadOptions())
+
+
+def test_an_adapter_of_peft_for_other_layers_is_refused(base: Path, adapter: Path, tmp_path: Path) -> None:
+    peft, arrays = written_by_peft(tmp_path / "peft", adapter), peft_arrays(adapter)
+    for name in ("model.nowhere.q_proj", "model.norm"):
+        wrong = {f"base_model.model.{name}.lora_{side}.weight": mx.zeros((RANK, RANK)) for side in "AB"}
+        mx.save_safetensors(str(peft / PEFT_WEIGHTS), arrays | wrong)
+        with pytest.raises(ModelLoadFailed, match="no linear layer"):
+            load(base, peft)
+    mx.save_safetensors(str(peft / PEFT_WEIGHTS), dict(list(arrays.items())[1:]))
+    with pytest.raises(ModelLoadFailed, match="incomplete"):
+        load(base, peft)
+
+
+def test_an_adapter_of_all_layers(base: Path, adapter: Path, tmp_path: Path) -> None:
+    whole = write_adapter(base, tmp_path / "whole", num_layers=-1)
+    assert answer(load(base, whole)) == answer(load(base, adapter))
+
+
 LORA = "lora_parameters"
 MODULES = ["self_attn.q_proj", "self_attn.v_proj", "self_attn.k_proj"]
 
@@ -130,6 +195,6 @@ def test_what_is_no_adapter_is_said_before_anything_is_unloaded(base: Path, adap
     cut.mkdir()
     (cut / ADAPTER_CONFIG).write_bytes((adapter / ADAPTER_CONFIG).read_bytes())
     (cut / ADAPTER_WEIGHTS).write_bytes((adapter / ADAPTER_WEIGHTS).read_bytes()[:-5])
-    for folder, words in [*cases, (peft, "another library's format"), (cut, "truncated")]:
+    for folder, words in [*cases, (peft, "peft_type is"), (cut, "truncated")]:
         with pytest.raises(ModelLoadFailed, match=words):
             check_source(source_of(base, folder), LoadOptions())

@@ -11,8 +11,7 @@ from mlx.utils import tree_flatten
 
 from adapters.huggingface.model_folder import EMBEDDED_IDS, embedded_folder
 from adapters.mlx.engine import MlxEngine
-from adapters.mlx.loading.files import check_source
-from adapters.mlx.loading.plan import plan_model
+from adapters.mlx.loading.plan import check_source, plan_model
 from adapters.mlx.model import MlxModel
 from application.ports.compute import DecodeStart, Draft, LoadedModel
 from domain.errors import ModelLoadFailed

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from adapters.huggingface.repository import HuggingFaceRepository
 from adapters.mlx.engine import MlxEngine
-from adapters.mlx.loading.files import check_source
+from adapters.mlx.loading.plan import check_source
 from adapters.mlx.model import MlxModel
 from adapters.tokenizers.loader import HfTokenizerLoader
 from application.ports.tokenizer import Tokenizer

@@ -13,8 +13,8 @@ from mlx.utils import tree_flatten
 
 from adapters.huggingface.repository import HuggingFaceRepository
 from adapters.mlx.engine import MlxEngine
-from adapters.mlx.loading.files import check_source
 from adapters.mlx.loading.network import NO_OWN_CODE
+from adapters.mlx.loading.plan import check_source
 from adapters.mlx.loading.weights_digest import digest_folder
 from adapters.mlx.runtime.mlx_lm import mlx_lm_module
 from application.ports.compute import LoadedModel

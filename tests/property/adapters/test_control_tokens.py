@@ -105,7 +105,7 @@ def everywhere(text: str) -> tuple[Messages, tuple[ToolSpec, ...], Mapping[str, 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_string_of_a_client_acts_as_a_control_token(family: str, template: str):
     tokenizer = loaded(family, template)
-    assert tokenizer.note == ""
+    assert "control tokens" not in tokenizer.note
     messages, tools, arguments = everywhere(HOSTILE)
     for chat in (messages, messages[:2], messages[1:2], (messages[1], messages[2], messages[4])):
         plain = {HOSTILE: NEUTRAL}

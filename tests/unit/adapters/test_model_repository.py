@@ -137,7 +137,7 @@ def test_a_named_path_without_a_model_says_what_is_missing(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("absent", "reason"), [("model.safetensors", "no model"), ("tokenizer.json", "no tokenizer"), ("config.json", "")]
+    ("absent", "reason"), [("model.safetensors", "no weights"), ("tokenizer.json", "no tokenizer"), ("config.json", "")]
 )
 def test_an_incomplete_folder_is_not_listed_and_says_why_when_asked_for(
     tmp_path: Path, absent: str, reason: str
@@ -317,7 +317,7 @@ def test_what_the_hub_refuses_is_said_in_words(tmp_path: Path) -> None:
             repository.fetch(ModelId("org/nobody"), _ignored)
         with pytest.raises(ModelLoadFailed, match="org/gated is gated"):
             repository.fetch(ModelId("org/gated"), _ignored)
-        with pytest.raises(ModelLoadFailed, match="downloaded but cannot be served"):
+        with pytest.raises(ModelLoadFailed, match="is not downloaded: it has no weights"):
             repository.fetch(ModelId("org/gguf"), _ignored)
 
 

@@ -171,7 +171,8 @@ class ModelFinder:
         if source.use.is_pooled:
             mode = SpeculationMode.OFF
         draft = self._draft_folder(source.id, table) if mode.allows(Drafter.DRAFT_MODEL) else ""
-        return LoadOptions(table.dtype or self._settings.dtype, table.salt, mode, draft)
+        context_length = table.context_length or self._settings.context_length
+        return LoadOptions(table.dtype or self._settings.dtype, table.salt, mode, draft, context_length=context_length)
 
     def _draft_folder(self, id: ModelId, table: ModelTable) -> str:
         """Returns the folder of the model's draft model; empty for none. A model does not draft for itself."""

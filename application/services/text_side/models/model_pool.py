@@ -302,7 +302,7 @@ class ModelPool:
             self._served[id] = ServedModel(
                 found.source,
                 found.tokenizer,
-                model.description.capped(table.context_length or self._settings.context_length),
+                model.description,
                 model.reuse_note,
                 found.options,
                 found.sampling,

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tokenizers import processors
+from tokenizers import decoders, processors
 from transformers import AutoConfig
 
 from adapters.huggingface.model_folder import EMBEDDED_IDS, embedded_folder
@@ -16,7 +16,7 @@ from adapters.tokenizers.loader import HfTokenizerLoader
 from domain.errors import ModelLoadFailed
 from domain.ids import ModelId
 from domain.models.model_card import ModelSource
-from tests.support.mlx.tiny_tokenizers import byte_level, load_folder, sentence_piece, write_folder
+from tests.support.mlx.tiny_tokenizers import CHATML, byte_level, load_folder, sentence_piece, write_folder
 
 
 @pytest.mark.parametrize("id", EMBEDDED_IDS)
@@ -28,17 +28,35 @@ def test_embedded_models_have_what_a_server_needs(id: ModelId) -> None:
     assert tokenizer.decode(tokenizer.encode("Hi 😀 <|im_end|>").token_ids) == "Hi 😀 <|im_end|>"
 
 
-def test_end_tokens_come_from_the_tokenizer_and_the_generation_config(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path, byte_level())
-    (folder / "config.json").write_text('{"eos_token_id": 9}')
+def test_end_tokens_come_from_all_files(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path, byte_level(), None)
+    (folder / "config.json").write_text('{"eos_token_id": 9, "text_config": {"eos_token_id": [7, 8]}}')
     (folder / "generation_config.json").write_text('{"eos_token_id": [3, 4]}')
-    assert load_folder(folder).eos_token_ids == {2, 3, 4}
+    assert load_folder(folder).eos_token_ids == {2, 3, 4, 7, 8, 9}
 
 
-def test_end_tokens_come_from_the_config_where_there_is_no_other(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path, byte_level())
-    (folder / "config.json").write_text('{"text_config": {"eos_token_id": 9}}')
-    assert load_folder(folder).eos_token_ids == {2, 9}
+def test_the_special_token_that_the_template_writes_behind_an_answer_ends_it(tmp_path: Path) -> None:
+    tokenizer = load_folder(write_folder(tmp_path, byte_level(), CHATML))
+    assert tokenizer.eos_token_ids == {2, tokenizer.special_tokens["<|im_end|>"]}
+
+
+@pytest.mark.parametrize("content", ["{", "[1]", "\ud800", '{"eos_token_id": "x"}'])
+def test_a_generation_config_that_cannot_be_read_ends_nothing(tmp_path: Path, content: str) -> None:
+    folder = write_folder(tmp_path, byte_level(), None)
+    (folder / "generation_config.json").write_bytes(content.encode("utf-8", "surrogatepass"))
+    loaded = load_folder(folder)
+    assert loaded.eos_token_ids == {2}
+    assert ("generation_config.json is left out" in loaded.note) == (content in ("{", "\ud800"))
+
+
+def test_a_byte_level_vocabulary_is_decoded_as_one(tmp_path: Path) -> None:
+    tokenizer = byte_level()
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    loaded, text = load_folder(write_folder(tmp_path, tokenizer)), "Two  spaces, naïve 漢字 😀"
+    assert loaded.decode(loaded.encode(text).token_ids) == text
+    assert loaded.has_token_bytes
 
 
 def test_raw_text_starts_with_the_special_token_the_model_expects_and_has_no_end(tmp_path: Path) -> None:
@@ -127,5 +145,5 @@ def test_a_config_that_only_mlx_lm_understands_does_not_matter(tmp_path: Path) -
         AutoConfig.from_pretrained(folder)
     tokenizer = load_folder(folder)
     assert tokenizer.decode(tokenizer.encode("Hello").token_ids) == "Hello"
-    assert tokenizer.eos_token_ids == {2, 7}
+    assert tokenizer.eos_token_ids == {2, 4, 7}
     assert tokenizer.template_features is not None

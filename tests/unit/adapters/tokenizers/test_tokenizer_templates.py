@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,14 +52,16 @@ def test_messages_are_rendered_with_the_generation_prompt(load: Load) -> None:
     assert text == ("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n")
 
 
-def test_a_template_that_takes_no_system_message_says_so_by_name(load: Load) -> None:
-    with pytest.raises(TemplateFailed) as failed:
-        _text(load(templates.REFUSES_SYSTEM), _system("Be brief."), _user("Hi"))
-    assert failed.value.param == "messages"
-    assert failed.value.message == (
-        "the model's chat template refused messages[0] (role system; roles in order: system, user):"
-        " System role not supported"
-    )
+@pytest.mark.parametrize("between", [(), (_user("Hello"), _assistant("Hi"))])
+def test_a_template_without_a_system_role_has_the_system_prompt_in_the_user_s_first_message(
+    load: Load, between: tuple[ChatMessage, ...]
+) -> None:
+    tokenizer = load(templates.REFUSES_SYSTEM)
+    first, *others = [*between, _user("Who?")]
+    expected = _text(tokenizer, replace(first, content=f"Be brief.\n\n{first.content}"), *others)
+    assert _text(tokenizer, _system("Be brief."), first, *others) == expected
+    assert "no system role" in tokenizer.note
+    assert "no system role" not in load(CHATML).note
 
 
 def test_a_message_that_is_refused_late_is_named_by_its_place(load: Load) -> None:

@@ -9,6 +9,7 @@ from domain.memory.ledger import MemoryLimits
 from domain.memory.needs import Load
 from domain.memory.preflight import Preflight
 from domain.memory.shape import MemoryShape, StateCost, StepCost
+from domain.models.model_card import ContextLength
 from domain.models.state_layout import StateLayout
 from domain.scheduling.memory_plan import MemoryPlan, PlannedModel
 from interfaces.cli.commands.plan import as_data, as_lines, parse_tokens
@@ -52,7 +53,7 @@ def test_the_largest_batch_fits_and_one_sequence_more_does_not():
 
 
 def test_both_shapes_of_the_answer_say_the_same():
-    model = PlannedModel("llama", 4_096, StateLayout(()), SHAPE, has_weights=False)
+    model = PlannedModel("llama", ContextLength(4_096, "config.json"), StateLayout(()), SHAPE, has_weights=False)
     data, lines = as_data("m", model, PLAN), dict(as_lines(model, PLAN))
     assert (data["needed_bytes"], data["fits"], data["weights_from"]) == (PLAN.needed_bytes, True, "config")
     assert [state["window"] for state in data["states"]] == [None, 100, None]
@@ -63,7 +64,7 @@ def test_both_shapes_of_the_answer_say_the_same():
 
 def test_without_limits_everything_fits_and_nothing_is_said_to():
     free = replace(PLAN, limits=None)
-    model = PlannedModel("llama", 4_096, StateLayout(()), SHAPE)
+    model = PlannedModel("llama", ContextLength(4_096, "config.json"), StateLayout(()), SHAPE)
     assert free.fits
     assert as_data("m", model, free)["largest_batch"] is None
     assert list(as_lines(model, free))[-1][0] == "memory"

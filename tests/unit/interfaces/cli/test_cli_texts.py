@@ -14,7 +14,7 @@ from adapters.huggingface.model_folder import EMBEDDED_IDS, embedded_folder
 from application.settings import ServerSettings, Settings
 from domain.ids import ModelId
 from domain.models.capability import GENERATES, Capability
-from domain.models.model_card import DecodeMode, ModelDescription
+from domain.models.model_card import ContextLength, DecodeMode, ModelDescription
 from domain.models.state_layout import StateLayout
 from interfaces.cli.server.server_process import banner
 from interfaces.cli.terminal.logs import JsonFormatter, PlainFormatter
@@ -24,7 +24,7 @@ MODEL = ModelDescription(
     id=ModelId("it's"),
     model_type="llama",
     vocab_size=10,
-    context_length=8192,
+    context=ContextLength(8192),
     eos_token_ids=frozenset(),
     dtype="float32",
     weight_bytes=44 * 2**20,
