@@ -11,7 +11,7 @@ from litestar.config.cors import CORSConfig
 from litestar.connection import Request
 from litestar.datastructures import State
 from litestar.exceptions import NotFoundException
-from litestar.handlers import HTTPRouteHandler
+from litestar.handlers import BaseRouteHandler
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.plugins import JsonRenderPlugin
 from litestar.response import Response
@@ -113,11 +113,12 @@ def create_app(
     return app
 
 
-def _dialect_routes(services: Services, keepalive_s: float) -> Iterator[HTTPRouteHandler]:
+def _dialect_routes(services: Services, keepalive_s: float) -> Iterator[BaseRouteHandler]:
     for dialect in DIALECTS:
         for operation in dialect.operations:
             yield operation_route(operation, dialect.error_type, keepalive_s)
         yield from dialect.routes(services)
+        yield from dialect.sockets(services, keepalive_s)
 
 
 def _cors(settings: ServerSettings) -> CORSConfig:

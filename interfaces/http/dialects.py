@@ -17,6 +17,7 @@ from interfaces.http.openai.rerank import RerankRequest, ScoreRequest
 from interfaces.http.responses.answer import CREATE_RESPONSE, responses_error
 from interfaces.http.responses.compact import COMPACT_RESPONSE
 from interfaces.http.responses.input_tokens import input_token_routes
+from interfaces.http.responses.socket import response_sockets
 from interfaces.http.responses.stored_routes import stored_routes
 
 OPENAI = Dialect(
@@ -35,6 +36,7 @@ RESPONSES = Dialect(
     error_type=ErrorBody,
     error_body=responses_error,
     routes=lambda services: [*stored_routes(services), *input_token_routes(services)],
+    sockets=response_sockets,
 )
 ANTHROPIC = Dialect(
     paths=("/v1/messages",),

@@ -91,26 +91,10 @@ def operation_route(operation: Operation[BodyT], error_type: type[Struct], keepa
         with renamed(body.wire_names()):
             if operation.instead is not None and (whole := await operation.instead(body, context)) is not None:
                 return Response(whole)
-            if operation.resolved is not None:
-                body = await operation.resolved(body, context)
-            if operation.prepared is not None:
-                body = await operation.prepared(body, context)
-            named = await context.run(body.requests, context)
-            requests = await context.admit([replace(request, operation=operation.operation_id) for request in named])
-            clock, answer = context.services.clock, await context.enter(context.services.generate.answering(requests))
-            started = Started(
-                context=context,
-                requests=tuple(requests),
-                prompts=tuple(answer.prompts),
-                model=named[0].model,
-                tokenizer=answer.model.tokenizer,
-                submitted_ns=clock.now_ns(),
-                created_s=clock.unix_ns() // 1_000_000_000,
-                fingerprint=answer.model.description.system_fingerprint,
-            )
+            body, answer, started = await begin(operation, body, context)
             if body.stream:
                 return await open_stream(answer, operation.framing(body, started), keepalive_s, operation.stream_type)
-            collected = await collect(answer, clock)
+            collected = await collect(answer, context.services.clock)
             if any(choice.scores for choice in collected):  # slow to encode
                 whole = await asyncio.to_thread(operation.answer, body, started, collected)
             else:
@@ -125,6 +109,29 @@ def operation_route(operation: Operation[BodyT], error_type: type[Struct], keepa
         error_type=error_type,
         document=documented(operation.links, operation.stream_type),
     )(answer)
+
+
+async def begin(operation: Operation[BodyT], body: BodyT, context: RequestContext) -> tuple[BodyT, Answer, Started]:
+    """Starts the generations of a body. Returns the body with what it refers to, and the answer, which the context
+    closes. Raises any DomainError, by the domain's names for fields."""
+    if operation.resolved is not None:
+        body = await operation.resolved(body, context)
+    if operation.prepared is not None:
+        body = await operation.prepared(body, context)
+    named = await context.run(body.requests, context)
+    requests = await context.admit([replace(request, operation=operation.operation_id) for request in named])
+    clock, answer = context.services.clock, await context.enter(context.services.generate.answering(requests))
+    started = Started(
+        context=context,
+        requests=tuple(requests),
+        prompts=tuple(answer.prompts),
+        model=named[0].model,
+        tokenizer=answer.model.tokenizer,
+        submitted_ns=clock.now_ns(),
+        created_s=clock.unix_ns() // 1_000_000_000,
+        fingerprint=answer.model.description.system_fingerprint,
+    )
+    return body, answer, started
 
 
 async def listing_models(context: RequestContext, error: ModelNotFound) -> ModelNotFound:
@@ -170,10 +177,10 @@ async def open_stream(answer: Answer, framing: Framing, keepalive_s: float, medi
     if it fails before."""
     await answer.admitted(min(keepalive_s, HEADERS_BY_S))
     headers = {**STREAM_HEADERS, **cache_headers(answer.explanations)}
-    return Stream(_stream(answer, framing, keepalive_s), media_type=media_type, headers=headers)
+    return Stream(streamed(answer, framing, keepalive_s), media_type=media_type, headers=headers)
 
 
-async def _stream(answer: Answer, framing: Framing, keepalive_s: float) -> AsyncIterator[bytes]:
+async def streamed(answer: Answer, framing: Framing, keepalive_s: float) -> AsyncIterator[bytes]:
     """The bytes of the stream, with the dialect's keep-alive when nothing was sent for too long. An error becomes an
     event, as the status has been sent already."""
     now_s = asyncio.get_running_loop().time

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, 
 from dataclasses import dataclass, field
 from typing import Any, Generic, Protocol, TypeVar
 
-from litestar.handlers import HTTPRouteHandler
+from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
 from litestar.openapi.spec import Link
 from msgspec import Struct
 
@@ -164,7 +164,8 @@ class Dialect:
     """The wire shape of one family of clients. `paths` are its own, with all below them: errors raised outside any
     route have its shape there. `error_body` makes an instance of `error_type`; the status and headers are the
     problem's. `routes`: its routes besides its operations. `takes_any_type`: its clients send JSON under any content
-    type or none, which is taken from programs only."""
+    type or none, which is taken from programs only. `sockets`: its WebSockets; their streams send a keep-alive after so
+    many seconds."""
 
     paths: Collection[str]
     operations: Sequence[Operation[Any]]
@@ -172,6 +173,7 @@ class Dialect:
     error_body: Callable[[Problem], Struct]
     routes: Callable[[Services], Sequence[HTTPRouteHandler]] = lambda _services: ()
     takes_any_type: bool = False
+    sockets: Callable[[Services, float], Sequence[BaseRouteHandler]] = lambda _services, _keepalive_s: ()
 
 
 class Dialects:

@@ -26,7 +26,6 @@ from interfaces.http.front.connection_limits import (
     MAX_DISCARDED_BYTES,
     MAX_HEADER_BYTES,
     MAX_TARGET_BYTES,
-    NOT_READ,
     PIPELINED,
     TARGET_TOO_LONG,
     TOO_LARGE,
@@ -39,6 +38,7 @@ from interfaces.http.front.connection_limits import (
     more_time_s,
     shared_address,
 )
+from interfaces.http.front.departure import BoundedDeparture
 from interfaces.http.front.guard import HealthOnly, Refusals
 
 PIECE_BYTES = 16 * 2**10
@@ -60,7 +60,7 @@ class UnchunkedAnswer(RequestResponseCycle):
         await super().send(message)
 
 
-class BoundedConnection(HttpToolsProtocol):
+class BoundedConnection(BoundedDeparture, HttpToolsProtocol):
     """A connection with limits on headers, bodies, time and unread answers. Event loop only."""
 
     def __init__(
@@ -80,9 +80,9 @@ class BoundedConnection(HttpToolsProtocol):
         self._refusals = refusals
         self._phase = RequestPart.BETWEEN
         self._is_done = False
-        self._num_unused = self._num_new_body = self._num_discarded = self._num_unsent = 0
+        self._num_unused = self._num_new_body = self._num_discarded = 0
         self._arrival = Deadline(self.loop, self._too_slow)
-        self._departure = Deadline(self.loop, self._not_read)
+        self._departs(limits, refusals, self.loop)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -169,6 +169,14 @@ class BoundedConnection(HttpToolsProtocol):
         else:
             self._refuse(TOO_SLOW)
 
+    def handle_websocket_upgrade(self) -> None:
+        """Hands the connection over to a protocol of `socket_connection`, with its slot."""
+        self._is_done = True  # a client sends nothing more before the handshake is answered
+        self._arrival.end()
+        self._departure.end()
+        self._slots.leave(self)
+        super().handle_websocket_upgrade()
+
     # Callbacks of the parser
 
     def on_message_begin(self) -> None:
@@ -185,7 +193,8 @@ class BoundedConnection(HttpToolsProtocol):
         super().on_headers_complete()  # raises for a target that is no path: then the request has no cycle
         if self.scope["http_version"] == "1.0":
             self.cycle.__class__ = UnchunkedAnswer
-        self.headers = []  # trailers, which arrive after the request was checked by its headers, are not among them
+        if not self._should_upgrade():  # which reads them again, after the body
+            self.headers = []  # trailers, which arrive after the request was checked by its headers, are not among them
         self._enter(RequestPart.BODY)
 
     def on_body(self, body: bytes) -> None:
@@ -216,30 +225,6 @@ class BoundedConnection(HttpToolsProtocol):
         super().on_response_complete()
         if self.transport.is_closing():
             self._watch_departure()
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._watch_departure()
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        if not self.transport.is_closing():
-            self._departure.cancel()
-
-    def _watch_departure(self) -> None:
-        """Arm the deadline until which the client must read unsent output; MIN_BYTES_S extends it."""
-        self._num_unsent = self.transport.get_write_buffer_size()
-        self._departure.arm(self._limits.write_timeout_s)
-
-    def _not_read(self) -> None:
-        num_unsent = self.transport.get_write_buffer_size()
-        more_s = more_time_s(self._num_unsent - num_unsent, self._limits.write_timeout_s)
-        self._num_unsent = num_unsent
-        if more_s > 0.001:
-            self._departure.arm(more_s)
-            return
-        self._refusals.note(NOT_READ)
-        self.transport.abort()
 
     def timeout_keep_alive_handler(self) -> None:
         self._close()

@@ -45,15 +45,17 @@ class Refusals:
     def note(self, problem: Problem) -> None:
         self._note(problem.code, problem.message)
 
-    async def send(self, path: str, send: Send, problem: Problem, *, closes: bool = False) -> None:
-        """Sends the refusal as ASGI messages, and notes it. `closes`: it ends the connection."""
+    async def send(self, scope: Any, send: Any, problem: Problem, *, closes: bool = False) -> None:
+        """Sends the refusal of a request, or of the handshake of a WebSocket, as ASGI messages, and notes it. `closes`:
+        it ends the connection."""
         self.note(problem)
-        headers, body = self._answer(path, problem)
+        headers, body = self._answer(scope["path"], problem)
         if closes:
             headers = {**headers, "connection": "close"}
         encoded = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
-        await send({"type": "http.response.start", "status": problem.status, "headers": encoded})
-        await send({"type": "http.response.body", "body": body, "more_body": False})
+        kind = "http.response" if scope["type"] == ScopeType.HTTP else "websocket.http.response"
+        await send({"type": f"{kind}.start", "status": problem.status, "headers": encoded})
+        await send({"type": f"{kind}.body", "body": body, "more_body": False})
 
     def as_bytes(self, path: str, problem: Problem) -> bytes:
         """The refusal as HTTP/1.1, for a connection that is closed with it."""
@@ -81,7 +83,7 @@ class HealthOnly:
         if is_health_check(scope["path"]):
             await self._app(scope, receive, send)
         else:
-            await self._refusals.send(scope["path"], send, self._problem, closes=True)
+            await self._refusals.send(scope, send, self._problem, closes=True)
 
 
 _BODY_TYPES = frozenset({"application/json", "application/octet-stream"})
@@ -115,15 +117,16 @@ class RequestGuard:
         return is_known or is_address_allowed or ANY in self._settings.allowed_hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == ScopeType.HTTP:
+        if scope["type"] in (ScopeType.HTTP, ScopeType.WEBSOCKET):
             if (problem := self._problem(scope)) is not None:
-                await self._refusals.send(scope["path"], send, problem)
+                await self._refusals.send(scope, send, problem)
                 return
-            if scope["method"] == "HEAD":  # answered as GET; uvicorn sends no body
+            if scope["type"] == ScopeType.HTTP and scope["method"] == "HEAD":  # as GET; uvicorn sends no body
                 scope = cast(Scope, {**scope, "method": "GET"})
         await self._app(scope, receive, send)
 
-    def _problem(self, scope: HTTPScope) -> Problem | None:
+    def _problem(self, scope: Scope) -> Problem | None:
+        method = str(scope["method"]) if scope["type"] == ScopeType.HTTP else "GET"
         headers: dict[bytes, list[str]] = {}
         for name, value in scope["headers"]:
             headers.setdefault(name, []).append(value.decode("latin-1"))
@@ -132,8 +135,8 @@ class RequestGuard:
             _size_problem(scope)
             or self._host_problem(hosts, str(scope["http_version"]))
             or self._origin_problem(headers.get(b"origin", []), hosts)
-            or self._site_problem(headers, str(scope["method"]))
-            or self._type_problem(headers, scope)
+            or self._site_problem(headers, method)
+            or (self._type_problem(headers, scope) if scope["type"] == ScopeType.HTTP else None)
             or _encoding_problem(headers.get(b"content-encoding", []))
         )
 
@@ -177,7 +180,7 @@ class RequestGuard:
         return Problem(415, "unsupported_media_type", f"bodies must have the content type application/json, {sent}")
 
 
-def _size_problem(scope: HTTPScope) -> Problem | None:
+def _size_problem(scope: Scope) -> Problem | None:
     query = scope["query_string"]
     if len(scope["raw_path"]) + len(b"?" + query if query else b"") > MAX_TARGET_BYTES:
         return TARGET_TOO_LONG

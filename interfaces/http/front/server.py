@@ -15,6 +15,8 @@ from domain.host_name import url_of
 from interfaces.http.front.connection import BoundedConnection
 from interfaces.http.front.connection_limits import ConnectionLimits, ConnectionSlots
 from interfaces.http.front.guard import Refusals
+from interfaces.http.front.socket_connection import BoundedSocket
+from interfaces.http.incoming.request_context import BodyBudget
 
 KEEP_ALIVE_S = 75
 """Time after which an idle connection is closed; above the usual 60 s of clients and proxies, so that they close
@@ -81,11 +83,15 @@ class HttpServer:
         `cut_off` ends the rest. Closes the socket."""
         refusals: Refusals = app.state.refusals
         slots = ConnectionSlots(self._limits.max_connections)
+        bodies: BodyBudget = app.state.bodies
         connection = partial(BoundedConnection, self._limits, slots, refusals)
+        upgraded = partial(BoundedSocket, self._limits, slots, refusals, bodies)
         config = uvicorn.Config(
             app,
             http=cast(type[asyncio.Protocol], connection),
-            ws="none",
+            ws=cast(type[asyncio.Protocol], upgraded),
+            ws_max_size=bodies.max_body_bytes,
+            ws_per_message_deflate=False,  # what it expands to is not bounded before
             lifespan="on",
             log_config=None,
             log_level="error",  # every malformed request is a warning; HttpRefused counts and logs them

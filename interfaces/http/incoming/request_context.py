@@ -13,7 +13,8 @@ import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 from litestar.connection import ASGIConnection
 from litestar.datastructures import Headers
@@ -32,6 +33,7 @@ from domain.errors import NotAllowed, ServerUnavailable
 from domain.host_name import network_of
 from domain.request.document import Owner
 from domain.request.request import GenerationRequest
+from interfaces.http.errors import problem_of
 from interfaces.http.incoming.gzip_body import is_gzip, unzipped
 from interfaces.http.services import Services
 
@@ -61,6 +63,10 @@ BODIES_AT_ONCE = 4
 """The budget has room for this many bodies of the largest size, where that is more than MIN_BUDGET_BYTES."""
 
 _CONTEXT = "cairn_context"
+_OPEN = "cairn_open_context"
+CONNECTION = "cairn_connection"
+"""The key of a WebSocket's SocketConnection in its state."""
+
 _REQUEST_ID = "cairn_request_id"
 _PLAIN_ID = re.compile(rb"[A-Za-z0-9._-]{1,128}")
 
@@ -81,6 +87,7 @@ class BodyBudget:
     """
 
     def __init__(self, max_body_bytes: int) -> None:
+        self.max_body_bytes = max_body_bytes
         self.max_bytes = max(MIN_BUDGET_BYTES, BODIES_AT_ONCE * max_body_bytes)
         self.held_bytes = 0
         self._held_by: Counter[str] = Counter()
@@ -110,6 +117,17 @@ class BodyBudget:
         self._held_by[owner] -= num_bytes
         if not self._held_by[owner]:
             del self._held_by[owner]
+
+
+class SocketConnection(Protocol):
+    """The connection of a WebSocket, which the application keeps informed: its slot may be freed, and its end need not
+    wait, while no message is being answered."""
+
+    def accepted(self) -> None: ...
+
+    def request_arrived(self) -> None: ...
+
+    def request_answered(self) -> None: ...
 
 
 class RequestContext:
@@ -223,7 +241,7 @@ class Authentication(ASGIMiddleware):
     """The middleware that makes and ends each RequestContext. Refuses, by its headers alone, a request that needs a key
     and has none, or that is beyond a limit of its client."""
 
-    scopes = (ScopeType.HTTP,)
+    scopes = (ScopeType.HTTP, ScopeType.WEBSOCKET)
 
     def __init__(self, services: Services, keys: KeyRing, bodies: BodyBudget, page_paths: Collection[str] = ()) -> None:
         self._services = services
@@ -234,12 +252,10 @@ class Authentication(ASGIMiddleware):
     async def handle(self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp) -> None:
         path = scope["path"].rstrip("/") or "/"
         is_charged = path not in self._page_paths and not is_health_check(path)
-        meter = self._meter(scope["headers"], is_needed=is_charged)
-        address = scope["client"] or ("", 0)
-        owner = meter.client.name or f"address {network_of(address[0])}"
-        OWNER.set(owner)
-        context = RequestContext(self._services, meter, self._bodies, owner, Headers.from_scope(scope))
-        scope["state"][_CONTEXT] = context
+        if scope["type"] == ScopeType.WEBSOCKET:
+            await self._handle_socket(scope, receive, send, next_app)
+            return
+        context = scope["state"][_CONTEXT] = self._open(scope, is_charged)
         try:
             if is_charged:
                 context.arrive(takes_place=bool(scope["route_handler"].opt.get("takes_place")))
@@ -247,6 +263,25 @@ class Authentication(ASGIMiddleware):
             await next_app(scope, context.reading(body), context.answering(send))
         finally:
             await context.end()
+
+    async def _handle_socket(self, scope: Scope, receive: Receive, send: Send, next_app: ASGIApp) -> None:
+        """Each message of a WebSocket is a request of its own; the handshake is answered only with a valid key."""
+        open_context = partial(self._open, scope, True)
+        try:
+            open_context()
+        except NotAuthorizedException as error:
+            await scope["litestar_app"].state.refusals.send(scope, send, problem_of(error))
+            return
+        scope["state"][_OPEN] = open_context
+        await next_app(scope, receive, send)
+
+    def _open(self, scope: Scope, is_key_needed: bool) -> RequestContext:
+        """Returns the context of a request of the client. Raises NotAuthorizedException."""
+        meter = self._meter(scope["headers"], is_needed=is_key_needed)
+        address = scope["client"] or ("", 0)
+        owner = meter.client.name or f"address {network_of(address[0])}"
+        OWNER.set(owner)
+        return RequestContext(self._services, meter, self._bodies, owner, Headers.from_scope(scope))
 
     def _meter(self, headers: Iterable[tuple[bytes, bytes]], *, is_needed: bool) -> ClientMeter:
         offered = [key for name, value in headers if (key := _key(name, value)) is not None]
@@ -276,6 +311,13 @@ def _key(name: bytes, value: bytes) -> bytes | None:
 def context_of(scope: Scope) -> RequestContext:
     """Returns the context of a request that has reached its route; a KeyError without authentication."""
     found: RequestContext = scope["state"][_CONTEXT]
+    return found
+
+
+def context_opener(scope: Scope) -> Callable[[], RequestContext]:
+    """Returns a function that makes the context of the next message of a WebSocket that has reached its route. It
+    raises NotAuthorizedException once the key is not valid any more."""
+    found: Callable[[], RequestContext] = scope["state"][_OPEN]
     return found
 
 

@@ -332,12 +332,13 @@ def usage_body(usage: Usage, num_reasoning: int) -> ResponseUsageBody:
 
 
 class ResponseFraming:
-    """A Framing for one choice."""
+    """A Framing for one choice. `answer`: the whole one, once it has finished well."""
 
     def __init__(self, request: ResponsesRequest, started: Started) -> None:
         self._context = AnswerContext(request, started)
         self._items = AnswerItems(self._context)
         self._num_events = 0
+        self.answer: ResponseBody | None = None
 
     def begin(self) -> bytes:
         body = self._context.body("in_progress")
@@ -350,8 +351,8 @@ class ResponseFraming:
                 return self._events(self._items.feed(item))
             case Finished():
                 closing = self._events(self._items.close(final_status(item)))
-                answer = final_body(self._context, self._items, item)
-                return closing + self._response(answer.status, answer)
+                self.answer = final_body(self._context, self._items, item)
+                return closing + self._response(self.answer.status, self.answer)
             case _:
                 return b""
 

@@ -11,6 +11,7 @@ from typing import Any
 from msgspec import Raw
 
 from domain.errors import InvalidRequest, require
+from domain.printable import printable
 from domain.request.chat import ChatMessage, Role, ToolCall, message_of
 from domain.request.media import Image
 from interfaces.http.fields.custom_tools import custom_arguments
@@ -46,6 +47,8 @@ from interfaces.http.responses.tools import template_name
 
 _ROLES = {"system": Role.SYSTEM, "developer": Role.DEVELOPER, "assistant": Role.ASSISTANT}
 
+
+_EARLIER = "previous_response_id"
 
 Items = str | Sequence[Raw]
 
@@ -83,7 +86,7 @@ def has_answer(items: Items, earlier: Sequence[Raw], seal: Seal) -> bool:
 
 def _entries(items: Items, earlier: Sequence[Raw]) -> list[_Entry]:
     """Without the triggers of earlier responses, which have been answered."""
-    before = [_Entry(path, raw, item_of(raw, path)) for path, raw in _with_paths("previous_response_id", earlier)]
+    before = [_Entry(path, raw, item_of(raw, path)) for path, raw in _with_paths(_EARLIER, earlier)]
     found = [entry for entry in before if not isinstance(entry.item, TriggerItem)]
     if isinstance(items, str):
         return [*found, _Entry("input", Raw(), MessageItem("user", items))]
@@ -140,6 +143,8 @@ class _Conversation:
         found = _window(entries, seal)
         require(len(found) > 0, "input", "must not be empty")
         self._refuses_media = not any(_is_answer(entry.item) for entry in entries)
+        if any(entry.path.startswith(_EARLIER) for entry in entries):
+            _check_results([(entry.path, entry.item) for entry in found])
         self._last = found[-1].path
         for entry in found:
             if entry.item is not None:
@@ -199,6 +204,18 @@ class _Conversation:
 
 def _with_paths(name: str, items: Sequence[Raw]) -> Iterator[tuple[str, Raw]]:
     return ((f"{name}[{index}]", raw) for index, raw in enumerate(items))
+
+
+def _check_results(found: Sequence[tuple[str, Item | None]]) -> None:
+    """Raises InvalidRequest for the result of a call that is not in the conversation, where all of it is known: with
+    the responses before it, and without items that are left out, which may be calls."""
+    if any(item is None for _, item in found):
+        return
+    calls = {item.call_id for _, item in found if isinstance(item, FunctionCallItem | CustomToolCallItem)}
+    for path, item in found:
+        if isinstance(item, CallOutputItem) and item.call_id not in calls:
+            message = f"{path}.call_id: there is no call '{printable(item.call_id, 100)}' in the conversation"
+            raise InvalidRequest(message, param=f"{path}.call_id")
 
 
 def _is_answer(item: Item | None) -> bool:

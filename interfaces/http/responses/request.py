@@ -1,8 +1,9 @@
 """The body of POST /v1/responses, with the stored items that it refers to, and its conversion into a request."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import msgspec
@@ -271,14 +272,19 @@ def with_fields(body: ResponsesRequest, **changed: Any) -> ResolvedRequest:
     return ResolvedRequest(**fields)
 
 
-async def resolved(body: ResponsesRequest, context: RequestContext) -> ResponsesRequest:
-    """The body with the items that it refers to: those of earlier responses, and those named by their id. Raises
-    InvalidRequest, naming what is missing or too much, BodiesFull, and StoreUnresponsive."""
+async def resolved(
+    body: ResponsesRequest, context: RequestContext, recent: Mapping[str, Sequence[Raw]] = MappingProxyType({})
+) -> ResponsesRequest:
+    """The body with the items that it refers to: those of earlier responses, and those named by their id. `recent`: the
+    items of responses that need not be looked up, with all before them. Raises InvalidRequest, naming what is missing
+    or too much, BodiesFull, and StoreUnresponsive."""
     budget, documents = LookupBudget(), context.services.documents
     owner = context.document_owner(body.cache_salt)
     earlier: list[Raw] = []
-    if body.previous_response_id is not None:
-        turns = await stored.chain(documents, owner, body.previous_response_id, budget)
+    if (previous := body.previous_response_id) is not None and previous in recent:
+        earlier += recent[previous]
+    elif previous is not None:
+        turns = await stored.chain(documents, owner, previous, budget)
         earlier = [item for turn in turns.values() for item in turn.items]
     references = await context.run(_references, body.input)
     if not earlier and not references:

@@ -89,7 +89,7 @@ def test_a_client_without_a_key_is_its_network(host: str, owner: str) -> None:
         with pytest.raises(Exception, match="your requests"):
             bodies.take(owner, 1)
 
-    scope: Any = {"path": "/health", "headers": [], "client": (host, 1), "state": {}}
+    scope: Any = {"type": "http", "path": "/health", "headers": [], "client": (host, 1), "state": {}}
     never: Any = None
     asyncio.run(Authentication(SERVICES, KeyRing([], is_open=True), bodies).handle(scope, never, never, app))
     assert found == [owner]
