@@ -181,8 +181,10 @@ def _recurrent(config: Mapping[str, Any], hidden: int) -> int:
 
 def nested_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """Returns the configuration of the text model within; empty if there is none."""
-    named: list[object] = [config.get(name) for name in _NESTED]
-    return next((cast(Mapping[str, Any], one) for one in named if isinstance(one, Mapping)), {})
+    for name in _NESTED:
+        if isinstance(config.get(name), Mapping):
+            return cast(Mapping[str, Any], config[name])
+    return {}
 
 
 def number(config: Mapping[str, Any], *names: str) -> int | None:

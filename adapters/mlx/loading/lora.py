@@ -129,7 +129,7 @@ def read_adapter(folder: Path) -> AdapterFiles:
     if keys is not None:
         known["keys"] = set(cast(list[str], keys))
     tensors = read_tensors(folder / ADAPTER_WEIGHTS)
-    return AdapterFiles(folder, ADAPTER_WEIGHTS, cast(int, num_layers), kind == "dora", known, tensors)
+    return AdapterFiles(folder, ADAPTER_WEIGHTS, num_layers, kind == "dora", known, tensors)
 
 
 def _read_peft(folder: Path, where: Path, config: Mapping[str, Any]) -> AdapterFiles:

@@ -8,6 +8,7 @@ Python file that a config.json may name is kept from it (older versions run it: 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
@@ -133,10 +134,9 @@ def open_network(folder: Path, use: ModelUse = PLAIN_USE) -> tuple[Any, dict[str
     prefix = "model." if "embed_tokens.weight" in names else ""
     load = mlx_lm_module("utils").load_model
     with _view(folder) as view:
-        network, config = load(
-            view, lazy=True, model_config=own, get_model_classes=lambda config: _classes(config, prefix)
-        )
-    vars(network).pop("sanitize", None)  # it refers to the network, whose memory would wait for a collection
+        classes = partial(_classes, prefix=prefix)
+        network, config = load(view, lazy=True, model_config=own, get_model_classes=classes)
+    del network.sanitize  # it refers to the network, whose memory would wait for a collection
     return network, config
 
 
