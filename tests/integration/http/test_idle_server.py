@@ -11,6 +11,7 @@ from interfaces.http.dialects import DIALECTS
 from interfaces.http.front import connection
 from interfaces.http.front.guard import Refusals
 from interfaces.http.front.server import HttpServer
+from interfaces.http.incoming.request_context import BodyBudget
 from tests.support.http.servers.fake_service import fake_service
 from tests.support.processes.timed_loop import TimedLoop
 
@@ -19,10 +20,13 @@ def test_a_server_that_waits_for_requests_asks_for_no_timer() -> None:
     loop = TimedLoop()
 
     async def run() -> list[float]:
-        app = Litestar(state=State({"refusals": Refusals(DIALECTS, lambda _code, _detail: None)}))
+        refusals = Refusals(DIALECTS, lambda _code, _detail: None)
+        app = Litestar(state=State({"refusals": refusals, "bodies": BodyBudget(1)}))
         server, is_started = HttpServer(ServerSettings(port=0)), asyncio.Event()
         serving = asyncio.create_task(server.serve(app, lambda _url: is_started.set()))
-        await is_started.wait()
+        started = asyncio.create_task(is_started.wait())
+        await asyncio.wait({started, serving}, return_when=asyncio.FIRST_COMPLETED)
+        assert started.done(), serving.exception()
         for _ in range(10):  # turns of the loop, in which it comes to rest
             await asyncio.sleep(0)
         delays = list(loop.delays)
