@@ -58,6 +58,22 @@ _LIMITS: Mapping[str, str] = {
 }
 """By keyword: what its complement says instead."""
 
+_KEYWORDS: Mapping[str, Sequence[str]] = {
+    "array": ("items", "maxItems", "minItems", "prefixItems"),
+    "number": ("exclusiveMaximum", "exclusiveMinimum", "maximum", "minimum", "multipleOf"),
+    "object": (
+        "additionalProperties",
+        "maxProperties",
+        "minProperties",
+        "patternProperties",
+        "properties",
+        "required",
+    ),
+    "string": ("format", "maxLength", "minLength", "pattern"),
+}
+_TYPE_OF = {keyword: type_ for type_, keywords in _KEYWORDS.items() for keyword in keywords}
+"""By keyword: the type of the values that it is about."""
+
 _Parts = list[Mapping[str, Json]]
 
 
@@ -200,6 +216,8 @@ class SchemaProofs:
         found = list[Json]()
         for keyword, value in schema.items():
             if keyword in ANNOTATIONS:
+                continue
+            if (type_ := _TYPE_OF.get(keyword)) and self.is_empty([*within, {"type": type_}]):
                 continue
             others = self._without(keyword, value, within, depth + 1)
             if others is None:

@@ -64,7 +64,7 @@ def _one_of(schema: _Schema, known: Sequence[Json], proofs: SchemaProofs) -> lis
             if proofs.is_empty([*known, branch, other]):
                 continue
             for mine, its, place in ((index, other, number), (number, branch, index)):
-                complement = proofs.complement(its, known)
+                complement = proofs.complement(its, [*known, branches[mine]])
                 if complement is None:
                     return Refusal(
                         "oneOf",

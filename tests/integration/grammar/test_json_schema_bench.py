@@ -45,7 +45,7 @@ ENFORCED = {
     "BFCL": 12,
     "Github_easy": 24,
     "Github_hard": 18,
-    "Github_medium": 28,
+    "Github_medium": 29,
     "Github_trivial": 12,
     "Glaiveai2K": 18,
     "Handwritten": 1,

@@ -7,6 +7,7 @@ import pytest
 
 from domain.errors import InvalidRequest
 from domain.request.json_schema import checked_schema
+from domain.request.value_check import first_misfit
 
 A, B = (
     {"properties": {"k": {"const": "a"}}, "required": ["k"]},
@@ -49,6 +50,24 @@ def test_references_are_followed_and_endless_ones_end():
     assert checked_schema({"oneOf": references, "$defs": definitions}, "field")["anyOf"] == references
     with pytest.raises(InvalidRequest, match="keyword oneOf at #/items has choices 0 and 1"):
         checked_schema({"items": one_of({"$ref": "#/$defs/loop"}, {"type": "null"}), "$defs": definitions}, "field")
+
+
+NULL = {"type": "null"}
+NULLABLE = {
+    "pattern": {"type": ["string", "null"], "pattern": "a"},
+    "items": {"type": ["array", "null"], "items": {"type": "integer"}},
+    "multipleOf": {"anyOf": [{"type": "integer", "multipleOf": 2}, NULL]},
+    "patternProperties": {"oneOf": [{"type": "object", "patternProperties": {"^a": NULL}}, NULL]},
+    "const": {"anyOf": [{"const": [1]}, {"const": None}]},
+    "$ref": {"anyOf": [{"$ref": "#/$defs/node"}, NULL]},
+}
+
+
+@pytest.mark.parametrize("schema", NULLABLE.values(), ids=NULLABLE)
+def test_a_complement_is_stated_for_the_types_that_the_other_choice_leaves(schema: dict[str, Any]):
+    node = {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}, "additionalProperties": NULL}
+    found = checked_schema({"oneOf": [schema, NULL], "$defs": {"node": node}}, "field")
+    assert first_misfit(None, found) is not None
 
 
 REFUSED = {
