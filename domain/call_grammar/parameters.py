@@ -15,7 +15,7 @@ from domain.output.family import Values, WrittenParameters
 from domain.printable import printable
 from domain.request.chat import Json
 from domain.request.grammar import ANY_TEXT, Pieces, json_rule, pieces, quoted, terms, until
-from domain.request.schema_proofs import ANNOTATIONS
+from domain.request.schema_proofs import KEYWORDS
 from domain.request.value_check import STRING, types_in
 
 _KEYS = {Values.RAW: re.compile(r"[^\s<>\"'=\\](?:[^<>\"'=\\\n]*[^\s<>\"'=\\])?")}
@@ -147,7 +147,7 @@ class ParameterRules:
         if self._written.values is Values.LITERAL:
             return self._literals().value(schema)
         inner = schema if isinstance(schema, dict) else {}
-        if self._written.values is Values.JSON and inner.keys() <= ANNOTATIONS | {"type"}:
+        if self._written.values is Values.JSON and inner.keys() & KEYWORDS <= {"type"}:
             word = _WORDS.get(str(inner.get("type")))
             if word is not None:
                 return f"({word})"
@@ -162,7 +162,7 @@ class ParameterRules:
 
 
 def _is_any(schema: Json) -> bool:
-    return schema is True or (isinstance(schema, dict) and schema.keys() <= ANNOTATIONS)
+    return schema is True or (isinstance(schema, dict) and not schema.keys() & KEYWORDS)
 
 
 def _is_union(schema: Json) -> bool:
@@ -170,9 +170,9 @@ def _is_union(schema: Json) -> bool:
     if not isinstance(schema, dict):
         return False
     if "type" in schema:
-        return schema.keys() <= ANNOTATIONS | {"type"}
+        return schema.keys() & KEYWORDS == {"type"}
     options = schema.get("anyOf")
-    return isinstance(options, list) and schema.keys() <= ANNOTATIONS | {"anyOf"} and all(map(_is_union, options))
+    return isinstance(options, list) and schema.keys() & KEYWORDS == {"anyOf"} and all(map(_is_union, options))
 
 
 def _with_definitions(schema: Mapping[str, Json], root: Mapping[str, Json], param: str) -> Mapping[str, Json]:

@@ -11,7 +11,7 @@ from domain.printable import printable
 from domain.request.chat import Json
 from domain.request.grammar import ANY_TEXT, between_slashes, quoted
 from domain.request.json_schema import DATE, DATE_TIME, TIME
-from domain.request.schema_proofs import ANNOTATIONS
+from domain.request.schema_proofs import KEYWORDS
 from domain.request.value_check import first_misfit
 
 _BYTE = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
@@ -61,9 +61,9 @@ def string_term(schema: Mapping[str, Json], param: str) -> str:
 
 
 def only(schema: Mapping[str, Json], known: Collection[str], param: str) -> None:
-    """Raises InvalidRequest for `param` if a keyword is neither known nor an annotation."""
+    """Raises InvalidRequest for `param` if a keyword is not known, annotations apart."""
     for keyword in schema:
-        if keyword not in known and keyword not in ANNOTATIONS:
+        if keyword in KEYWORDS and keyword not in known:
             raise refused(keyword, "cannot be enforced", param)
 
 

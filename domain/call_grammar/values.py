@@ -16,7 +16,7 @@ from domain.errors import InvalidRequest
 from domain.printable import printable
 from domain.request.chat import Json
 from domain.request.grammar import ANY_TEXT, MAX_GRAMMAR_BYTES, Pieces, json_rule, quoted, terms, until
-from domain.request.schema_proofs import ANNOTATIONS
+from domain.request.schema_proofs import KEYWORDS
 from domain.request.value_check import first_misfit
 
 ANY_KEY = "/[A-Za-z_][A-Za-z0-9_.-]{0,63}/"
@@ -128,7 +128,7 @@ class LiteralRules:
         if schema is False or not isinstance(schema, dict | bool):
             raise refused("false", "allows no value, which cannot be enforced", self._param)
         stated: dict[str, Json] = {} if isinstance(schema, bool) else schema
-        keywords = {name: one for name, one in stated.items() if name not in ANNOTATIONS}
+        keywords = {name: one for name, one in stated.items() if name in KEYWORDS}
         if not keywords:
             return self._any_value()
         if "$ref" in keywords:

@@ -6,73 +6,42 @@ says more than they know, is nested too deeply, or takes too many steps: the tex
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from math import inf
 from typing import cast
 from urllib.parse import unquote
 
 from domain.request.chat import Json
 from domain.request.value_check import first_misfit, type_of
 
-ANNOTATIONS = frozenset(
-    [
-        "$anchor",
-        "$comment",
-        "$defs",
-        "$id",
-        "$schema",
-        "contentEncoding",
-        "contentMediaType",
-        "contentSchema",
-        "default",
-        "definitions",
-        "deprecated",
-        "description",
-        "discriminator",
-        "example",
-        "examples",
-        "externalDocs",
-        "nullable",
-        "readOnly",
-        "title",
-        "writeOnly",
-        "xml",
-    ]
-)
-"""Keywords without effect on validity."""
-
 _TYPES = frozenset({"array", "boolean", "null", "number", "object", "string"})
 _MAX_DEPTH, _MAX_STEPS, _MAX_CHARS = 8, 100_000, 4_000
 _INDEX = re.compile("0|[1-9][0-9]{0,4}")
 
-_SIZES: Mapping[str, tuple[str, str, int]] = {
-    "minLength": ("string", "maxLength", -1),
-    "maxLength": ("string", "minLength", 1),
-    "minItems": ("array", "maxItems", -1),
-    "maxItems": ("array", "minItems", 1),
-    "minProperties": ("object", "maxProperties", -1),
+_OF_TYPE = {
+    "array": "additionalItems contains items maxItems minItems prefixItems unevaluatedItems uniqueItems",
+    "number": "exclusiveMaximum exclusiveMinimum maximum minimum multipleOf",
+    "object": "additionalProperties dependencies dependentRequired dependentSchemas maxProperties minProperties"
+    " patternProperties properties propertyNames required unevaluatedProperties",
+    "string": "format maxLength minLength pattern",
 }
-_LIMITS: Mapping[str, str] = {
-    "minimum": "exclusiveMaximum",
-    "maximum": "exclusiveMinimum",
-    "exclusiveMinimum": "maximum",
-    "exclusiveMaximum": "minimum",
-}
-"""By keyword: what its complement says instead."""
+_TYPE_OF = {keyword: type_ for type_, keywords in _OF_TYPE.items() for keyword in keywords.split()}
+_OF_ALL = "$dynamicRef $recursiveRef $ref allOf anyOf const else enum if not oneOf then type"
 
-_KEYWORDS: Mapping[str, Sequence[str]] = {
-    "array": ("items", "maxItems", "minItems", "prefixItems"),
-    "number": ("exclusiveMaximum", "exclusiveMinimum", "maximum", "minimum", "multipleOf"),
-    "object": (
-        "additionalProperties",
-        "maxProperties",
-        "minProperties",
-        "patternProperties",
-        "properties",
-        "required",
-    ),
-    "string": ("format", "maxLength", "minLength", "pattern"),
+KEYWORDS = frozenset([*_TYPE_OF, *_OF_ALL.split()])
+"""All keywords that decide whether a value is valid, each for values of one type or of all. Others are annotations."""
+
+_BEYOND: Mapping[str, tuple[str, int]] = {
+    "minLength": ("maxLength", -1),
+    "maxLength": ("minLength", 1),
+    "minItems": ("maxItems", -1),
+    "maxItems": ("minItems", 1),
+    "minProperties": ("maxProperties", -1),
+    "minimum": ("exclusiveMaximum", 0),
+    "maximum": ("exclusiveMinimum", 0),
+    "exclusiveMinimum": ("maximum", 0),
+    "exclusiveMaximum": ("minimum", 0),
 }
-_TYPE_OF = {keyword: type_ for type_, keywords in _KEYWORDS.items() for keyword in keywords}
-"""By keyword: the type of the values that it is about."""
+"""By limit: the limit of the values beyond it, and how far that is from it."""
 
 _Parts = list[Mapping[str, Json]]
 
@@ -127,7 +96,7 @@ class SchemaProofs:
     def target(self, schema: Json) -> Json:
         """Returns the schema that one which is only a reference points to; another schema as it is."""
         for _ in range(_MAX_DEPTH):
-            if not isinstance(schema, dict) or schema.keys() - ANNOTATIONS != {"$ref"}:
+            if not isinstance(schema, dict) or schema.keys() & KEYWORDS != {"$ref"}:
                 break
             schema = resolved(self._root, self._anchors, schema["$ref"])
         return schema
@@ -185,11 +154,7 @@ class SchemaProofs:
         listed = _listed(parts)
         if listed is not None:
             types &= {_type(value) for value in self._fitting(listed, parts)}
-        if "number" in types and _is_crossed(parts):
-            types.discard("number")
-        for type_, low, high in (("string", "minLength", "maxLength"), ("array", "minItems", "maxItems")):
-            if _largest(parts, low) > -_largest(parts, high, -1):
-                types.discard(type_)
+        types -= {type_ for type_ in ("array", "number", "string") if _is_crossed(parts, type_)}
         if "object" in types and self._has_empty_member(parts, depth):
             types.discard("object")
         return types
@@ -203,8 +168,6 @@ class SchemaProofs:
 
     def _has_empty_member(self, parts: _Parts, depth: int) -> bool:
         required = {name for part in parts for name in _list(part.get("required")) if isinstance(name, str)}
-        if len(required) > -_largest(parts, "maxProperties", -1):
-            return True
         return any(self._is_empty(_member(parts, name), [], [], depth + 1) for name in sorted(required))
 
     def _complement(self, schema: Json, within: Sequence[Json], depth: int) -> list[Json] | None:
@@ -215,9 +178,8 @@ class SchemaProofs:
             return None
         found = list[Json]()
         for keyword, value in schema.items():
-            if keyword in ANNOTATIONS:
-                continue
-            if (type_ := _TYPE_OF.get(keyword)) and self.is_empty([*within, {"type": type_}]):
+            type_ = _TYPE_OF.get(keyword)
+            if keyword not in KEYWORDS or (type_ and self.is_empty([*within, {"type": type_}])):
                 continue
             others = self._without(keyword, value, within, depth + 1)
             if others is None:
@@ -251,12 +213,10 @@ class SchemaProofs:
                 return _beyond(keyword, value)
 
     def _other_types(self, value: Json, within: Sequence[Json]) -> list[Json] | None:
-        names = frozenset(name if isinstance(name, str) else "" for name in _list(value) or [value])
-        if not names <= _TYPES | {"integer"}:
-            return None
+        names = _list(value) or [value]
         if "integer" in names and "number" not in names and not self.is_empty([*within, {"type": "number"}]):
             return None  # no schema is for fractions only
-        return _of_types(_TYPES - names - ({"number"} if "integer" in names else frozenset()))
+        return _of_types(_TYPES - _names(value))
 
     def _other_values(self, values: list[Json], within: Sequence[Json]) -> list[Json] | None:
         parts = self._parts(within)[0] or []
@@ -271,8 +231,7 @@ class SchemaProofs:
             return None
         found = _of_types(_TYPES - types)
         if "boolean" in types:
-            stated = {value for value in values if isinstance(value, bool)}
-            found.extend({"const": one} for one in (True, False) if one not in stated)
+            found.extend({"const": one} for one in (True, False) if not any(value is one for value in values))
         if numbers := sorted({cast(float, value) for value in values if _is_number(value)}):
             limits = zip([None, *numbers], [*numbers, None], strict=True)
             for low, high in limits:
@@ -300,10 +259,11 @@ class SchemaProofs:
 
 def _beyond(keyword: str, value: Json) -> list[Json] | None:
     """Returns schemas of the values beyond a limit; None for a keyword that is none."""
-    if keyword in _SIZES and isinstance(value, int) and not isinstance(value, bool):
-        type_, other, step = _SIZES[keyword]
-        return [] if value + step < 0 else [{"type": type_, other: value + step}]
-    return [{"type": "number", _LIMITS[keyword]: value}] if keyword in _LIMITS and _is_number(value) else None
+    other, step = _BEYOND.get(keyword, ("", 0))
+    if not other or not _is_number(value) or (step and not isinstance(value, int)):
+        return None
+    limit = cast(float, value) + step
+    return [] if step and limit < 0 else [{"type": _TYPE_OF[keyword], other: limit}]
 
 
 def _member(parts: _Parts, name: str) -> list[Json]:
@@ -345,17 +305,14 @@ def _of_types(types: frozenset[str]) -> list[Json]:
     return [{"type": [*sorted(types)]}] if types else []
 
 
-def _is_crossed(parts: _Parts) -> bool:
-    """Returns True if no number lies between the limits."""
-    low, high = _largest(parts, "minimum"), -_largest(parts, "maximum", -1)
-    above, below = _largest(parts, "exclusiveMinimum"), -_largest(parts, "exclusiveMaximum", -1)
-    return low > high or low >= below or above >= high or above >= below
-
-
-def _largest(parts: _Parts, keyword: str, sign: int = 1) -> float:
-    """Returns the largest number that a keyword has; with `sign` -1 the smallest, negated."""
-    numbers = (part[keyword] for part in parts if _is_number(part.get(keyword)))
-    return max((sign * cast(float, number) for number in numbers), default=float("-inf"))
+def _is_crossed(parts: _Parts, type_: str) -> bool:
+    """Returns True if no value of a type lies between the limits."""
+    low, high = (-inf, 0), (inf, 0)
+    for name in (name for name in _BEYOND if _TYPE_OF[name] == type_):
+        step = int("exclusive" in name)
+        for limit in (cast(float, part[name]) for part in parts if _is_number(part.get(name))):
+            low, high = (max(low, (limit, step)), high) if "min" in name.lower() else (low, min(high, (limit, -step)))
+    return low > high
 
 
 def _is_number(value: object) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 from domain.request.chat import Json
-from domain.request.schema_proofs import ANNOTATIONS, SchemaProofs, all_of, any_of
+from domain.request.schema_proofs import KEYWORDS, SchemaProofs, all_of, any_of
 
 MAX_DEPENDENCIES = 6
 """The most dependencies of one object. Each doubles its forms."""
@@ -122,7 +122,7 @@ def _property_names(schema: _Schema, _known: Sequence[Json], proofs: SchemaProof
     if isinstance(names, bool):
         return [] if names else [{"additionalProperties": False}]
     stated = names if isinstance(names, dict) else {}
-    keywords = stated.keys() - ANNOTATIONS
+    keywords = stated.keys() & KEYWORDS
     if stated.get("type", "string") != "string" or not keywords <= _NAME_KEYWORDS:
         return Refusal("propertyNames", "is supported for pattern, enum, const, minLength and maxLength")
     found = list[Json]()

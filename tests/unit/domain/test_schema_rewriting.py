@@ -70,6 +70,17 @@ def test_a_complement_is_stated_for_the_types_that_the_other_choice_leaves(schem
     assert first_misfit(None, found) is not None
 
 
+def test_unknown_keywords_are_annotations():
+    found = checked_schema(
+        {"not": {"type": "string", "x-order": 1, "enumNames": []}, "type": ["string", "null"]}, "field"
+    )
+    assert found["allOf"] == [{"type": ["array", "boolean", "null", "number", "object"]}]
+    names = {"propertyNames": {"$ref": "#/$defs/name"}, "$defs": {"name": {"pattern": "^a", "x-name": "a"}}}
+    assert checked_schema(names, "field")["allOf"] == [
+        {"patternProperties": {"^a": True}, "additionalProperties": False}
+    ]
+
+
 REFUSED = {
     "oneOf at #/items": {"items": one_of({"type": "string", "pattern": "a"}, {"type": "string", "pattern": "b"})},
     "not at #/$defs/a": {"$ref": "#/$defs/a", "$defs": {"a": {"not": {"pattern": "^a"}}}},
