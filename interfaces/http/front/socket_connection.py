@@ -14,7 +14,7 @@ from typing import Any
 from uvicorn import Config
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
-from websockets.frames import CloseCode
+from websockets.frames import CloseCode, Frame
 from websockets.http11 import Request
 
 from domain.host_name import network_of
@@ -54,6 +54,8 @@ class BoundedSocket(BoundedDeparture, WebSocketsSansIOProtocol):
         self._slots = slots
         self._bodies = bodies
         self._held_bytes = self._num_new = 0
+        self._fragments = bytearray()
+        """Those of the message that arrives, but the first."""
         self._is_answering = self._is_ending = False
         self._arrival = Deadline(self.loop, self._too_slow)
         self._departs(limits, refusals, self.loop)
@@ -91,6 +93,14 @@ class BoundedSocket(BoundedDeparture, WebSocketsSansIOProtocol):
             self.transport.close()
         elif self.handshake_complete and not self.close_sent:
             self._watch_arrival(len(data))
+
+    def handle_cont(self, event: Frame) -> None:
+        """Joins fragments as they arrive: kept apart, those of a byte take several times the memory that is counted."""
+        self._fragments += event.data
+        if event.fin:
+            self.frames.append(bytes(self._fragments))
+            self._fragments.clear()
+            self.send_receive_event_to_app()
 
     def handle_ping(self) -> None:
         """Leaves pongs out while the client does not read them: their buffer has no other bound."""

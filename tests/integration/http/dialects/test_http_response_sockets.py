@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.frames import Frame
 from websockets.sync.client import ClientConnection, connect
 
 from adapters.fake.options import FakeOptions, reply_with
@@ -237,6 +238,25 @@ def test_pongs_that_a_client_does_not_read_are_not_kept(service: FakeService, mo
             raw.sendall(ping * 1000)
         service.wait_until(lambda: len(unread) == 100_000, "all pings to arrive")
     assert 0 < max(unread) < 1_000_000
+
+
+def test_fragments_are_not_kept_apart(service: FakeService, monkeypatch: pytest.MonkeyPatch) -> None:
+    apart = list[int]()
+    take = BoundedSocket.handle_cont
+
+    def watched(connection: BoundedSocket, event: Frame) -> None:
+        apart.append(len(connection.frames))
+        take(connection, event)
+
+    monkeypatch.setattr(BoundedSocket, "handle_cont", watched)
+    message = json.dumps({"type": "response.create", "input": "Hé" * 200, "max_output_tokens": 20}, ensure_ascii=False)
+    encoded = message.encode()
+    with socket_of(service) as socket:
+        for fragments in (message, (encoded[at : at + 1] for at in range(len(encoded)))):
+            socket.send(fragments)
+            assert rest(socket)[-1]["type"] in ("response.completed", "response.incomplete")
+    assert len(apart) > 500
+    assert max(apart) == 1
 
 
 def test_an_idle_connection_gives_its_slot_to_a_new_one() -> None:
