@@ -148,6 +148,8 @@ def _read_peft(folder: Path, where: Path, config: Mapping[str, Any]) -> AdapterF
     for name, tensor in read_tensors(folder / PEFT_WEIGHTS).items():
         if not _PEFT_NAME.fullmatch(name) or len(tensor.shape) != 2:
             raise ModelLoadFailed(f"{refused} it has the tensor {printable(name)}")
+        if _mlx_name(name) in tensors:
+            raise ModelLoadFailed(f"{refused} it has {printable(_mlx_name(name))} twice, as the parts of two adapters")
         tensors[_mlx_name(name)] = replace(tensor, shape=tensor.shape[::-1])
     if not tensors:
         raise ModelLoadFailed(f"{folder / PEFT_WEIGHTS} has no tensors")

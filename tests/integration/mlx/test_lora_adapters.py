@@ -142,6 +142,10 @@ def test_an_adapter_of_peft_for_other_layers_is_refused(base: Path, adapter: Pat
         mx.save_safetensors(str(peft / PEFT_WEIGHTS), arrays | wrong)
         with pytest.raises(ModelLoadFailed, match="no linear layer"):
             load(base, peft)
+    name = next(iter(arrays))
+    mx.save_safetensors(str(peft / PEFT_WEIGHTS), {**arrays, name.replace(".weight", ".default.weight"): arrays[name]})
+    with pytest.raises(ModelLoadFailed, match="twice"):
+        load(base, peft)
     mx.save_safetensors(str(peft / PEFT_WEIGHTS), dict(list(arrays.items())[1:]))
     with pytest.raises(ModelLoadFailed, match="incomplete"):
         load(base, peft)
