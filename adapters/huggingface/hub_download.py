@@ -28,6 +28,9 @@ from domain.printable import printable
 PATTERNS = ("*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken", "*.jsonl")
 """The files that serving needs beside the weights: no code, and no weights in other formats."""
 
+MAX_INDEX_BYTES = 64 * 2**20
+"""More than the index of any model has. It is read into memory before weights are fetched."""
+
 MAX_RESUMABLE_BYTES = 50_000_000_000
 """The library's bound on a file over plain HTTP; larger ones come by its protocol Xet."""
 
@@ -96,6 +99,7 @@ def look_up(id: ModelId, cache: Path, endpoint: str | None = None) -> HubModel:
         text = None
         for at, file in enumerate(files):
             if file.path == INDEX:
+                _checked(INDEX, file.num_bytes <= MAX_INDEX_BYTES, f"an index of {file.num_bytes} bytes,")
                 text = _read(id, file, entry, commit, endpoint)
                 files[at] = replace(file, is_here=True, present_bytes=file.num_bytes)
         chosen = weight_files([file.path for file in files], text)

@@ -231,3 +231,26 @@ def test_names_that_lead_out_of_the_model_are_refused(
 def test_a_hub_that_cannot_be_reached_is_not_an_unknown_model(tmp_path: Path) -> None:
     with pytest.raises(ModelLoadFailed, match="the hub cannot be reached"):
         repository_of(tmp_path, "http://127.0.0.1:1").fetch(ModelId("org/name"), ignored)
+
+
+@pytest.mark.usefixtures("online")
+def test_an_index_beyond_any_model_s_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("adapters.huggingface.hub_download.MAX_INDEX_BYTES", 40)
+    index = b'{"weight_map": {"a": "model.safetensors"}}'
+    with (
+        fake_hub({"org/small": {**FILES, "model.safetensors.index.json": index}}) as endpoint,
+        pytest.raises(ModelLoadFailed, match="an index of 42 bytes"),
+    ):
+        repository_of(tmp_path, endpoint).fetch(ModelId("org/small"), ignored)
+
+
+@pytest.mark.usefixtures("online")
+def test_only_the_weights_that_the_index_names_are_fetched_and_gaps_are_told_before(tmp_path: Path) -> None:
+    index = b'{"weight_map": {"a": "model-1-of-1.safetensors"}}'
+    named = {"model-1-of-1.safetensors": b"shard", "model.safetensors.index.json": index}
+    broken = {"model.safetensors.index.json": index, "config.json": FILES["config.json"]}
+    with fake_hub({"org/two": {**FILES, **named}, "org/gap": broken}) as endpoint:
+        source = repository_of(tmp_path, endpoint).fetch(ModelId("org/two"), ignored)
+        with pytest.raises(ModelLoadFailed, match=r"not downloaded: weights are missing \(model-1-of-1"):
+            repository_of(tmp_path, endpoint).fetch(ModelId("org/gap"), ignored)
+    assert {path.name for path in Path(source.path).iterdir()} == {*FILES, *named} - {"model.safetensors"}
