@@ -56,10 +56,11 @@ class ReuseRules:
 
     def last_kept(self, media: Sequence[MediaSpan]) -> int:
         """Returns the last position of a prompt with these images whose state can be kept. Only an exact grid has one:
-        the grid line before the first image that the next line would cut, because the chunk ends elsewhere there."""
-        step = self.grid.step
-        lines = [line for span in media if (line := (span.start // step + 1) * step) < span.end]
-        return min(lines) - step if lines and self.image_is_whole and self.grid.is_exact else MAX_POSITION
+        the grid line before the first image that a chunk would cut, because the chunk ends elsewhere there."""
+        if not (self.image_is_whole and self.grid.is_exact):
+            return MAX_POSITION
+        cut = (span.start for span in media if self.grid.chunk_end(span.start) < span.end)
+        return min((start // self.grid.step * self.grid.step for start in cut), default=MAX_POSITION)
 
     @property
     def needs_snapshots(self) -> bool:

@@ -43,6 +43,11 @@ class BlockGrid:
         length = self.chunking.length_at(start, self.step)
         return start % length == 0 and end == start + length
 
+    def chunk_end(self, position: int) -> int:
+        """Returns the end of the whole chunk that `position` lies in."""
+        length = self.chunking.length_at(position, self.step)
+        return (position // length + 1) * length
+
     def is_resumable(self, position: int) -> bool:
         return not self.is_exact or position % self.step == 0
 

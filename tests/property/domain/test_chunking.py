@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from domain.chunking import DEEP_PAIRS, GRIDS, LEAST_CHUNK, MOST_SCORE_BYTES, PLAIN, Chunking, grid_of_rate
@@ -10,7 +10,8 @@ from domain.ids import SequenceId
 from domain.memory.estimate import score_bytes_of_config
 from domain.memory.shape import MemoryShape, StepCost
 from domain.prefix.fingerprint import Fingerprint
-from domain.prefix.prompt_content import BlockGrid
+from domain.prefix.index import ReuseRules
+from domain.prefix.prompt_content import BlockGrid, MediaSpan
 from domain.scheduling.plan_step import next_prompt_chunk, plan_step
 from domain.scheduling.step_values import PrefillChunk, PrefillingView, StepLimits
 
@@ -56,6 +57,30 @@ def chunks_of(rule: Chunking, start: int, num_prompt: int, last: int) -> list[tu
         start = end
     assert start == last
     return found
+
+
+@example(Chunking(16, 512, 4), [(199, 8)], 4)  # no grid line cuts this image, but a line of the chunks does
+@given(
+    st.builds(Chunking, st.just(16), st.integers(64, 4096), st.just(4)),
+    st.lists(st.tuples(st.integers(0, 40), st.integers(1, 20)), max_size=4),
+    st.integers(1, 60),
+)
+def test_stops_at_lines_that_are_kept_leave_the_chunks_of_a_prompt_with_whole_images_as_they_are(
+    rule: Chunking, drawn: list[tuple[int, int]], tail: int
+) -> None:
+    media, at = list[MediaSpan](), 0
+    for gap, length in drawn:
+        media.append(MediaSpan(at + gap, length, b""))
+        at += gap + length
+    grid = BlockGrid(16, 32, is_exact=True).of_model(rule)
+    last = ReuseRules((), grid, image_is_whole=True).last_kept(media)
+    stops = [line for line in range(grid.step, at + tail, grid.step) if line <= last]
+    whole = [(span.start, span.end) for span in media]
+    start, limits = 0, StepLimits(8, 96, 32)
+    while start < at + tail:
+        end = next_prompt_chunk(start, at + tail, limits, (), whole, rule)
+        assert next_prompt_chunk(start, at + tail, limits, stops, whole, rule) == end
+        start = end
 
 
 @given(rules, st.integers(0, 5000), positions)
