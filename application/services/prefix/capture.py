@@ -1,9 +1,10 @@
 """The capture of one sequence: takes state out as it is computed, full blocks as they fill up and snapshots where they
 are wanted, and keeps it in memory and in the store, each what it lacks.
 
-Records are kept at once, during prefill, so that a cancelled request leaves everything it computed. A chain never gets
-a hole: from the first block that cannot be captured whole nothing more of the sequence is kept, and a store that
-refused records is offered nothing more. Once the namespace was cleared nothing is kept at all.
+Records are kept at once, during prefill, so that a cancelled request leaves everything it computed; the end of a prompt
+behind its first token, where the state can still be cut there. A chain never gets a hole: from the first block that
+cannot be captured whole nothing more of the sequence is kept, and a store that refused records is offered nothing more.
+Once the namespace was cleared nothing is kept at all.
 
 A state is canonical while every chunk since the start was a whole one by the grid: then its bits are those that any
 other computation of the same tokens gives. After one chunk of another shape, or a decoded token, what follows is equal
@@ -56,7 +57,7 @@ class StateCapture:
         self._tiers, self._epoch, self._rules, self._forks, self._shape = tiers, epoch, rules, forks, shape
         self._request_id, self._persist = request_id, persist
         self._writes = persist and tiers.store.writer is not None
-        self._is_canonical, self._is_broken = ready.is_canonical, False
+        self._is_canonical, self._is_broken, self._is_awaited = ready.is_canonical, False, False
         self._copied = 0 if resume.live is not None else start  # tokens of a state that records hold
         self._shared = fetch.shared if fetch is not None else dict[RecordKey, Record | None]()
         self._next_block = start // rules.grid.block_size
@@ -84,24 +85,29 @@ class StateCapture:
 
     def expect(self, position: int) -> None:
         """Plans a snapshot at `position` of the prompt, where another sequence will resume, if it is still ahead."""
+        self._is_awaited = True
         if self.position < position <= self._last:
             self._due.add(position)
 
     def after_prefill(self, model: StateAccess, id: SequenceId, position: int) -> None:
-        """A chunk up to `position` has been computed."""
+        """A chunk up to `position` has been computed. The end of the prompt is captured behind the first token if the
+        state can still be cut then, unless another sequence waits for it."""
         self._is_canonical &= self._rules.grid.is_whole_chunk(self.position, position)
         if self._is_canonical:
             self.num_canonical = position
-        due = [at for at in sorted(self._due) if self.position < at <= position]
-        self._capture(model, id, position, due)
+        is_end = position == self.chain.num_prompt - 1
+        if not is_end or self._is_canonical or self._is_awaited or not self._rules.is_cut_anywhere:
+            self._capture(model, id, position)
 
     def after_decode(self, model: StateAccess, id: SequenceId, output_ids: Sequence[int]) -> None:
-        """Captures decoded blocks. `output_ids`: all output tokens so far. Cheap while no block has filled up."""
-        num_tokens = self.chain.num_prompt + len(output_ids)
-        if self._is_broken or num_tokens // self._rules.grid.block_size <= self._next_block:
+        """Captures decoded blocks, and the end of the prompt if that is still due. `output_ids`: all output tokens so
+        far. Cheap while no block has filled up."""
+        num_prompt = self.chain.num_prompt
+        is_full = (num_prompt + len(output_ids)) // self._rules.grid.block_size > self._next_block
+        if self._is_broken or not (is_full or self.position < num_prompt - 1):
             return
         self._take_output(output_ids)
-        self._capture(model, id, min(model.position(id), self.chain.num_tokens), ())
+        self._capture(model, id, min(model.position(id), self.chain.num_tokens))
 
     def at_end(self, model: StateAccess, id: SequenceId, output_ids: Sequence[int]) -> None:
         """Captures the end of a sequence, finished or cancelled, whose state is still open."""
@@ -145,8 +151,10 @@ class StateCapture:
     def _take_output(self, output_ids: Sequence[int]) -> None:
         self.chain.feed(output_ids[self.chain.num_tokens - self.chain.num_prompt :])
 
-    def _capture(self, model: StateAccess, id: SequenceId, position: int, snapshots: Sequence[int]) -> None:
+    def _capture(self, model: StateAccess, id: SequenceId, position: int, extra: Sequence[int] = ()) -> None:
+        """Captures what is due up to `position`, and the `extra` snapshots."""
         started_ns = self._tiers.clock.now_ns()
+        snapshots = {at for at in self._due if self.position < at <= position}.union(extra)
         # A prompt ends with a short chunk of its own (`max_last_chunk`), and what follows is decoded a token at a time.
         self._is_canonical &= position < self.chain.num_prompt
         self.position = position

@@ -243,6 +243,8 @@ class SequenceRun:
         self._send(Tokens(result.token_ids[taken], logprobs, has_eos, result.drafter, result.num_proposed))
         if reason is not None:
             return Ended(self.usage(), reason)
+        if not start:
+            self._batcher.deliver()  # the first token leaves before the end of the prompt is captured
         self.cache.decoded(self._loaded(), self._new_ids())
         return None
 
