@@ -1,4 +1,5 @@
-"""Restored against recomputed state, for every model family of the installed mlx-lm that can be built tiny.
+"""Restored against recomputed state, for every model family of the installed mlx-lm that can be built tiny, and every
+one whose text mlx-vlm computes.
 
     python -m bench.census [NAME ...] [--write FILE]
 
@@ -35,6 +36,7 @@ from adapters.lmdb.block_store import LmdbBlockStore, LmdbOptions  # noqa: E402
 from adapters.mlx.loading.assembly import assemble  # noqa: E402
 from adapters.mlx.loading.network import ModelFacts  # noqa: E402
 from adapters.mlx.model import MlxModel  # noqa: E402
+from adapters.mlx.runtime.arrays import trial  # noqa: E402
 from adapters.mlx.runtime.device import describe_device  # noqa: E402
 from adapters.zstd.codec import ZstdStateCodec  # noqa: E402
 from application.ports.block_store import PutOutcome  # noqa: E402
@@ -131,7 +133,8 @@ def load(name: str, precision: str) -> MlxModel:
     if precision == "4-bit":
         nn.quantize(network, 32, 4, class_predicate=lambda _path, module: _can_quantise(module))
         mx.eval(network.parameters())
-    return finish_load(assemble(network, ModelId(name), ModelFacts(config_of(name))))
+    with trial():  # as an engine loads: what a CPU has no kernel for is the model's failure
+        return finish_load(assemble(network, ModelId(name), ModelFacts(config_of(name))))
 
 
 def _can_quantise(module: nn.Module) -> bool:
@@ -294,8 +297,8 @@ def as_markdown(rows: list[Row], seen: list[SeenRow]) -> str:
         "# Census: restored against recomputed state",
         "",
         "Written by `make census`; see `bench/census/` for what is compared. Model families of mlx-lm "
-        f"{version('mlx-lm')} on MLX {version('mlx')}, {describe_device()}, built tiny with random "
-        "weights.",
+        f"{version('mlx-lm')}, and those whose text is computed by mlx-vlm {version('mlx-vlm')}, on MLX "
+        f"{version('mlx')}, {describe_device()}, built tiny with random weights.",
         "",
         *(f"* {precision}: {found} exact at grid positions." for precision, found in exact.items()),
         f"* float32 with drafts: {num_right} of {len(drafted)} give every token of plain decoding, alone and in "

@@ -93,7 +93,7 @@ def image_processors(settings: Settings) -> ImageProcessorLoader | None:
     if settings.engine.backend == "fake":
         return None
     from adapters.image_process.workers import ImageWorkers
-    from adapters.mlx.vision.library import missing
+    from adapters.mlx.vlm.library import missing
 
     return None if missing() else ImageWorkers(IMAGE_CHILD)
 
@@ -153,7 +153,7 @@ def mlx_backend(settings: Settings) -> Backend:
     from adapters.mlx.loading.plan import check_source, plan_model
     from adapters.mlx.runtime.device import MlxMemory, has_cuda, on_cpu, preferred_grid, preferred_last_chunk
     from adapters.mlx.state.payload import upload
-    from adapters.mlx.vision.library import missing
+    from adapters.mlx.vlm.library import missing
 
     def engine() -> MlxEngine:
         exclude_from_backup(cache_dir())
@@ -242,8 +242,8 @@ def model_repository(settings: Settings) -> ModelRepository:
 
         return FakeModels()
     from adapters.huggingface.repository import Adapted, AdaptedModels, HuggingFaceRepository
-    from adapters.mlx.runtime.mlx_lm import knows_model_type
-    from adapters.mlx.vision.library import missing
+    from adapters.mlx.vlm.families import why_unserved
+    from adapters.mlx.vlm.library import missing
 
     model = settings.model
     adapted = {
@@ -259,7 +259,7 @@ def model_repository(settings: Settings) -> ModelRepository:
         paths=[name for name in named if "/" in name and Path(name).expanduser().is_dir()],
         allow_download=model.download,
         hub_ids=None if settings.serves_hub_cache else named,
-        can_load=knows_model_type,
+        can_load=lambda model_type: not why_unserved(model_type),
         tasks={ModelId(name): Capability(table.task) for name, table in settings.models.items() if table.task},
         blind=missing,
     )

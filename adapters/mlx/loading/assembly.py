@@ -19,6 +19,7 @@ from adapters.mlx.loading.context import context_of
 from adapters.mlx.loading.grid import find_grid
 from adapters.mlx.loading.network import ModelFacts
 from adapters.mlx.loading.probe import probe
+from adapters.mlx.loading.trunks import libraries_of
 from adapters.mlx.loading.width_costs import LEAST_BYTES, find_costs
 from adapters.mlx.memory import MeasuredFile, PeakMeter, correction_of, paces_of, shape_of_network
 from adapters.mlx.model import MlxModel
@@ -79,7 +80,7 @@ def assemble(
         decode_note=found.decode_note,
         weights_digest=facts.digest,
         adapter_digest=facts.adapter_digest,
-        runtime=_runtime("mlx-lm", "mlx", *(["mlx-vlm"] if vision is not None else [])),
+        runtime=_runtime(*libraries_of(network, sees=vision is not None)),
         arithmetic=_arithmetic(blas),
         memory=memory,
         own_drafter=network.drafter if isinstance(network, DraftingNetwork) else None,

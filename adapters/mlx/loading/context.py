@@ -4,12 +4,11 @@
    files state the scaled length already
 2. no limit, for models with recurrent layers only
 3. the default of transformers' configuration of this model type, which the makers leave out of their files
-4. the default of mlx-lm's arguments
+4. the default of the code of its network, mlx-lm's or mlx-vlm's
 5. tokenizer_config.json
 6. 4,096
 """
 
-import dataclasses
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any, cast
 
 import mlx.core as mx
 
-from adapters.mlx.loading.trunks import classes_of
+from adapters.mlx.loading.trunks import defaults_of
 from adapters.mlx.runtime.json_files import read_entries
 from domain.memory.estimate import nested_config, number
 from domain.models.model_card import ContextLength
@@ -51,8 +50,9 @@ def _found(config: Mapping[str, Any], layout: StateLayout, folder: Path | None) 
         return _UNLIMITED, "recurrent layers only"
     if length := _of_transformers(config):
         return length, "transformers' default"
-    if length := _of_arguments(config):
-        return length, "mlx-lm's default"
+    length, library = _of_arguments(config)
+    if length:
+        return length, f"{library}'s default"
     tokenizer = {} if folder is None else read_entries(folder / "tokenizer_config.json")
     if (length := number(tokenizer, "model_max_length")) and length < _NO_LIMIT:
         return length, "tokenizer_config.json"
@@ -81,9 +81,9 @@ def _of_transformers(config: Mapping[str, Any]) -> int | None:
         return None
 
 
-def _of_arguments(config: Mapping[str, Any]) -> int | None:
+def _of_arguments(config: Mapping[str, Any]) -> tuple[int | None, str]:
     try:
-        _, arguments = classes_of(dict(config))
-        return number({field.name: field.default for field in dataclasses.fields(arguments)}, *_KEYS)
-    except Exception:  # mlx-lm may lack the type, or have no plain class for it
-        return None
+        defaults, library = defaults_of(config)
+        return number(defaults, *_KEYS), library
+    except Exception:  # the library may have no plain class of arguments for it
+        return None, ""

@@ -15,7 +15,7 @@ from typing import Any, cast
 import mlx.core as mx
 
 from adapters.mlx.loading.files import load_weights
-from adapters.mlx.runtime.mlx_lm import mlx_lm_module
+from adapters.mlx.runtime.mlx_lm import mlx_lm_classes, mlx_lm_module
 from adapters.mlx.speculation.drafting import family_of, nn
 from adapters.mlx.speculation.heads import HeadNetwork, PredictionHead
 from domain.errors import ModelLoadFailed
@@ -107,7 +107,7 @@ def _head_of(
     """Raises anything if a weight is missing, unknown, or of another shape."""
     inner = cast(Mapping[str, Any], config.get("text_config", config))
     one = {**inner, **_ONE_LAYER}
-    model, arguments = mlx_lm_module("utils")._get_classes(config={**config})
+    model, arguments = mlx_lm_classes(config)
     layer = model(arguments.from_dict({**config, "text_config": one} if "text_config" in config else one))
     own = {names.hidden_norm: "hidden_norm", names.embedding_norm: "embedding_norm", names.projection: "projection"}
     renamed, outside = dict[str, mx.array](), dict[str, mx.array]()

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import mlx.core as mx
 
-from adapters.mlx.loading.trunks import knows_model
+from adapters.mlx.loading.trunks import why_unknown
 from adapters.mlx.runtime.device import on_cpu
 from adapters.mlx.runtime.json_files import MAX_COUNT, is_count, is_number, read_entries
 from domain.errors import InvalidRequest, ModelLoadFailed
@@ -43,8 +43,8 @@ _MAX_AXES = 64
 def checked_weights(folder: Path, dtype: str) -> int:
     """Returns the bytes of a folder's weights once they are loaded."""
     config = read_config(folder)
-    if not knows_model(config):
-        raise ModelLoadFailed(f"mlx-lm has no model type {config['model_type']!r}")
+    if why := why_unknown(config):
+        raise ModelLoadFailed(why)
     tensors = network_tensors(folder)
     is_quantised = any(config.get(key) for key in _QUANTISED_KEYS)
     item_bytes = ITEM_BYTES.get(dtype)

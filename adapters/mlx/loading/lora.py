@@ -39,7 +39,7 @@ _PEFT_ABSENT = (
 _PEFT_CHANGES_BASE = ("pissa", "olora", "corda", "loftq", "lora_ga")
 """Beginnings of initialisations that change the weights beneath."""
 _OUTER = ("", "language_model.")
-"""The beginnings that mlx-lm may put before a name of transformers."""
+"""The beginnings that a library may put before a name of an adapter's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +78,8 @@ class AdapterFiles:
             raise ModelLoadFailed(f"the adapter {self.folder} is incomplete: {printable(absent[0])} is missing")
         weights = cast(dict[str, mx.array], mx.load(str(self.folder / self.weights)))
         if self.is_peft:
-            weights = {outer + _mlx_name(name): array.T for name, array in weights.items()}
-        network.load_weights(list(weights.items()), strict=False)
+            weights = {_mlx_name(name): array.T for name, array in weights.items()}
+        network.load_weights([(outer + name, array) for name, array in weights.items()], strict=False)
         network.eval()
 
     def _wrapped(self, network: Any, misfit: str) -> str:
@@ -87,7 +87,8 @@ class AdapterFiles:
         if not self.is_peft:
             apply = mlx_lm_module("tuner.utils").linear_to_lora_layers
             apply(network, self.num_layers, self.parameters, use_dora=self.is_dora)
-            return ""
+            known, first = {name for name, _ in parameters(network)}, next(iter(self.tensors), "")
+            return next((outer for outer in _OUTER if outer + first in known), "")
         layers, nn = dict(network.named_modules()), mlx_lm_module("utils").nn
         linear = mlx_lm_module("tuner.lora").LoRALinear
         names = sorted({name.rpartition(".")[0] for name in self.tensors})

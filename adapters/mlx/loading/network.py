@@ -85,7 +85,6 @@ def load_folder(
     kernels are several times slower. Raises ModelLoadFailed.
     """
     report(LoadPhase.LOADING, 0, 0)
-    config = read_config(folder)
     try:
         network, full_config = open_network(folder, use)
         yield
@@ -108,24 +107,24 @@ def load_folder(
             done += sum(array.nbytes for array in piece)
             report(LoadPhase.READING, done, total)
     except Exception as error:
-        raise ModelLoadFailed(_explain(folder, config, error)) from error
+        raise ModelLoadFailed(_explain(folder, error)) from error
     ends = end_ids(full_config, read_entries(folder / "generation_config.json"))
     facts = ModelFacts(full_config, ends, digests.weights, digests.adapter, options.speculation, note, folder)
     return network, facts
 
 
 def _draft_model(folder: Path, dtype: str) -> Any:
-    config = read_config(folder)
     try:
         network, _ = open_network(folder)
         cast_network(network, dtype)
     except Exception as error:
-        raise ModelLoadFailed(f"the draft model: {_explain(folder, config, error)}") from error
+        raise ModelLoadFailed(f"the draft model: {_explain(folder, error)}") from error
     return network
 
 
 def open_network(folder: Path, use: ModelUse = PLAIN_USE) -> tuple[Any, dict[str, Any]]:
     """The network with its full configuration; no weight is read yet. Raises anything."""
+    read_config(folder)  # refuses what mlx-lm would run, or build without end
     own, names = NO_OWN_CODE, frozenset[str]()
     if use.is_pooled:
         names = frozenset(network_tensors(folder))
@@ -188,14 +187,12 @@ def pieces_of(parameters: Iterable[tuple[str, mx.array]]) -> Iterator[list[mx.ar
         yield piece
 
 
-def _explain(folder: Path, config: Mapping[str, Any], error: Exception) -> str:
+def _explain(folder: Path, error: Exception) -> str:
     text = str(error)
     if isinstance(error, ModelLoadFailed):
         return error.message
     if isinstance(error, MemoryError) or "allocate" in text.lower():
         return f"not enough memory for {folder}: {text}"
-    if "not supported" in text and "model type" in text.lower():
-        return f"mlx-lm has no model type {config['model_type']!r}"
     if isinstance(error, KeyError):
         return f"{folder} is incomplete: {text} is missing"
     return f"{folder} could not be loaded: {text or type(error).__name__}"

@@ -26,9 +26,10 @@ from domain.models.state_layout import StateLayout
 
 WRONG_WHEN_BATCHED = {
     "afm7": "the layers that reuse keys count the padding of a batch as positions",
+    "longcat_flash_sparse": "its indexer counts the padding of a batch as positions once a prompt is long enough",
     "minimax_m3_vl": "its sparse attention blocks move with the padding of a batch once a prompt is long enough",
 }
-"""Families whose error a short probe may not show, by the module of mlx-lm with their code."""
+"""Families whose error a short probe may not show, by the module of mlx-lm or mlx-vlm with their code."""
 
 WRONG_WITH_DRAFTS = {
     "plamo3": "with a full window its attention depends on how the tokens are divided into passes",

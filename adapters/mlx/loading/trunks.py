@@ -1,9 +1,10 @@
-"""Text trunks of models with images: mlx-lm's own where it has the family, and otherwise its model of the text's type.
+"""The text network of every family: mlx-lm's own, mlx-lm's for the text's type, or mlx-vlm's, in this order.
 
-mlx-lm runs some of these families by one type of text only, or not at all. Their files have the text's weights under
-names of their own; the tower's weights are left to `adapters.mlx.vision`.
+mlx-lm runs some families with images by one type of text only, or not at all. Their files have the text's weights under
+names of their own; the tower's weights are left to `adapters.mlx.vision`. mlx-vlm's: see `adapters.mlx.vlm`.
 """
 
+import dataclasses
 import re
 from collections.abc import Callable, Mapping
 from types import SimpleNamespace
@@ -12,8 +13,11 @@ from typing import Any, cast
 import mlx.core as mx
 
 from adapters.mlx.caches.leaves import Caches, new_caches
-from adapters.mlx.runtime.mlx_lm import COMPOSED, knows_model_type, mlx_lm_module
+from adapters.mlx.runtime.mlx_lm import COMPOSED, mlx_lm_classes
 from adapters.mlx.speculation.drafting import nn
+from adapters.mlx.vlm.families import is_vlm_family, why_unserved
+from adapters.mlx.vlm.trunk import VlmTrunk, vlm_classes_of
+from domain.errors import ModelLoadFailed
 
 _LLAMA = {
     **{"hidden_size": 4096, "num_hidden_layers": 32, "intermediate_size": 11008, "num_attention_heads": 32},
@@ -26,23 +30,42 @@ _TEXT_WEIGHT = re.compile(
 )
 
 
-def knows_model(config: Mapping[str, Any]) -> bool:
-    """True if there is code for the text of a config.json."""
-    return knows_model_type(_text_type(config) if config["model_type"] in COMPOSED else config["model_type"])
+def why_unknown(config: Mapping[str, Any]) -> str:
+    """Empty if there is code for the text of a config.json; otherwise the reason."""
+    return why_unserved(_text_type(config) if config["model_type"] in COMPOSED else config["model_type"])
 
 
 def classes_of(config: dict[str, Any]) -> tuple[Callable[[Any], Any], Any]:
-    """As mlx-lm's own function: the class of a configuration's network, and of its arguments."""
+    """As mlx-lm's own function: the class of a configuration's network, and of its arguments. Raises
+    ModelLoadFailed."""
+    if why := why_unknown(config):
+        raise ModelLoadFailed(why)
     if config["model_type"] not in COMPOSED:
-        found: tuple[Callable[[Any], Any], Any] = mlx_lm_module("utils")._get_classes(config=config)
-        return found
-    model, arguments = mlx_lm_module("utils")._get_classes(config={"model_type": _text_type(config)})
+        if is_vlm_family(config["model_type"]):
+            return vlm_classes_of(config)
+        return mlx_lm_classes(config)
+    model, arguments = mlx_lm_classes({"model_type": _text_type(config)})
 
     def from_dict(config: Mapping[str, Any]) -> Any:
         tied = {name: config[name] for name in ("tie_word_embeddings",) if name in config}
         return arguments.from_dict({**_LLAMA, **tied, **config["text_config"]})
 
     return lambda known: TextTrunk(model(known)), SimpleNamespace(from_dict=from_dict)
+
+
+def defaults_of(config: Mapping[str, Any]) -> tuple[Mapping[str, object], str]:
+    """The defaults of the code of a configuration's network, for settings that a file leaves out, and the library with
+    that code. Raises anything."""
+    if is_vlm_family(config["model_type"]):
+        return vlm_classes_of(config)[1].defaults(), "mlx-vlm"
+    _, arguments = classes_of(dict(config))
+    return {field.name: field.default for field in dataclasses.fields(arguments)}, "mlx-lm"
+
+
+def libraries_of(network: Any, *, sees: bool) -> list[str]:
+    """The libraries that compute a network. `sees`: with a tower."""
+    is_vlm = any(isinstance(module, VlmTrunk) for module in network.modules())
+    return ["mlx-lm", "mlx", *(["mlx-vlm"] if sees or is_vlm else [])]
 
 
 def _text_type(config: Mapping[str, Any]) -> str:

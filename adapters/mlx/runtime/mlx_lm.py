@@ -18,6 +18,13 @@ COMPOSED: Mapping[str, str] = {"idefics3": "llama", "smolvlm": "llama", "llava":
 """Families with images that mlx-lm lacks, or knows with one type of text only: `loading.trunks` composes them. Each has
 the type of its text where the configuration names none."""
 
+ALIASES: Mapping[str, str] = {
+    **{"klear": "Klear", "lille_130m": "lille-130m", "nemotron_nas": "nemotron-nas"},
+    **{"qwen3_5_text": "qwen3_5", "qwen3_5_moe_text": "qwen3_5_moe"},
+}
+"""Model types that a module of mlx-lm computes and does not know: other spellings, and the texts of its models with
+images alone."""
+
 
 def mlx_lm_module(name: str) -> Any:
     """Returns a module of mlx-lm, such as `models.cache`; untyped, as the library is. Raises ImportError."""
@@ -29,7 +36,7 @@ def mlx_lm_module(name: str) -> Any:
 def knows_model_type(model_type: str) -> bool:
     """True if there is code for a config.json with this `model_type`. Imports mlx-lm, which is slow, for renamed types
     only."""
-    return model_type in COMPOSED or _has_module(model_type) or _has_module(_renamed(model_type))
+    return model_type in {**COMPOSED, **ALIASES} or _has_module(model_type) or _has_module(_renamed(model_type))
 
 
 @cache
@@ -58,3 +65,11 @@ def _has_module(name: str) -> bool:
 def _renamed(model_type: str) -> str:
     renamed: dict[str, str] = getattr(mlx_lm_module("utils"), "MODEL_REMAPPING", {})
     return renamed.get(model_type, model_type)
+
+
+def mlx_lm_classes(config: Mapping[str, Any]) -> tuple[Any, Any]:
+    """The classes of a configuration's network and of its arguments. Raises ValueError for an unknown type."""
+    model_type = config["model_type"]
+    known = {**config, "model_type": ALIASES.get(model_type, model_type)}
+    found: tuple[Any, Any] = mlx_lm_module("utils")._get_classes(config=known)
+    return found

@@ -124,6 +124,8 @@ def _num_logits(network: Any) -> int:
 
 
 def family_of(network: Any) -> str:
-    """The module of mlx-lm with a network's code; the trunk's, if it has a drafter."""
+    """The module of mlx-lm or mlx-vlm with a network's code; the trunk's, if it has a drafter."""
     trunk = network.trunk if isinstance(network, DraftingNetwork) else network
-    return type(trunk).__module__.rpartition(".")[2]
+    if type(trunk).__module__.startswith("adapters."):
+        trunk = trunk.language_model  # a network of a library, used as another
+    return type(trunk).__module__.removesuffix(".language").rpartition(".")[2]

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from adapters.mlx.memory import begin_peak, peak_bytes
 from adapters.mlx.runtime.arrays import evaluate, from_numpy, parameters, trial
 from adapters.mlx.runtime.mlx_lm import mlx_lm_module
-from adapters.mlx.vision.library import vlm_module
 from adapters.mlx.vision.passes import Features, VisionScheme
+from adapters.mlx.vlm.library import vlm_module
 from application.ports.vision import PreparedArray, PreparedImage
 from domain.chunking import PLAIN
 from domain.errors import ComputeFailed, ModelLoadFailed

@@ -143,7 +143,7 @@ def _model(settings: Settings) -> Iterator[Check]:
 
 
 def _images() -> Iterator[Check]:
-    from adapters.mlx.vision.library import missing
+    from adapters.mlx.vlm.library import missing
 
     yield Check("images", f"not seen: {reason}" if (reason := missing()) else "seen by models that have a tower")
 

@@ -10,7 +10,7 @@ import pytest
 from adapters.fake.engine import FakeEngine
 from adapters.fake.options import LAYOUTS, FakeOptions
 from adapters.fake.vision import ToyImages, toy_image
-from adapters.mlx.vision import library
+from adapters.mlx.vlm import library
 from application.ports.compute import DecodeStart, Images, LoadedModel
 from application.ports.vision import ImageProcessor
 from domain.ids import ModelId, SequenceId

@@ -16,12 +16,15 @@ from mlx.utils import tree_flatten, tree_unflatten
 
 from adapters.mlx.loading.assembly import assemble
 from adapters.mlx.loading.network import ModelFacts
+from adapters.mlx.loading.trunks import classes_of
 from adapters.mlx.model import MlxModel
 from adapters.mlx.runtime.mlx_lm import mlx_lm_module
+from adapters.mlx.vlm.library import missing
 from domain.ids import ModelId
 from tests.support.engines.finish_load import finish_load
 from tests.support.mlx import tiny_tokenizers
 from tests.support.mlx.tiny_configs import COMMON, FAMILIES, VARIANTS, WHOLE, WRAPPED
+from tests.support.mlx.tiny_vlm_configs import VLM_FAMILIES, vlm_config_of
 
 _HELPER_MODULES = frozenset(
     {"activations", "base", "bitlinear_layers", "cache", "gated_delta", "mla", "pipeline", "rope_utils", "ssm"}
@@ -30,11 +33,11 @@ _HELPER_MODULES = frozenset(
 
 
 def names() -> list[str]:
-    """Every tiny model that the installed mlx-lm can run, variants included."""
+    """Every tiny model that the installed libraries can run, variants included."""
     installed = set(modules())
     families = [name for name in (*FAMILIES, *WRAPPED, *WHOLE) if name in installed]
     variants = [name for name, (family, _) in VARIANTS.items() if family in installed]
-    return sorted([*families, *variants], key=str.lower)
+    return sorted([*families, *variants, *([] if missing() else VLM_FAMILIES)], key=str.lower)
 
 
 def modules() -> list[str]:
@@ -46,6 +49,8 @@ def modules() -> list[str]:
 def config_of(name: str, **changes: Any) -> dict[str, Any]:
     """What the model's config.json would say. `changes` go where the text model's values are."""
     family, overrides = VARIANTS.get(name, (name, {}))
+    if family in VLM_FAMILIES:
+        return vlm_config_of(family, changes)
     if family in WHOLE:
         return _nested(family, WHOLE[family], changes)
     if family in WRAPPED:
@@ -70,9 +75,9 @@ def build(name: str, dtype: mx.Dtype = mx.float32, seed: int = 0, **changes: Any
 
 def build_from(config: Mapping[str, Any], dtype: mx.Dtype = mx.float32, seed: int = 0) -> Any:
     """The same for any configuration, as config.json holds it."""
-    module = importlib.import_module(f"mlx_lm.models.{config['model_type']}")
+    model, arguments = classes_of(dict(config))
     mx.random.seed(seed)
-    network = module.Model(module.ModelArgs.from_dict(config))
+    network = model(arguments.from_dict(config))
     may_cast = getattr(network, "cast_predicate", lambda _name: True)
     weights: list[tuple[str, mx.array]] = []
     for key, value in tree_flatten(network.parameters()):

@@ -11,7 +11,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer
 
 from adapters.image_processors.processor import HfImageProcessor, ImageProcessors
-from adapters.mlx.vision.library import vlm_module
+from adapters.mlx.vlm.library import vlm_module
 from application.ports.vision import Pixels
 from domain.errors import InvalidRequest, ModelLoadFailed
 from domain.ids import ModelId

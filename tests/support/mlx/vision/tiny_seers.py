@@ -19,8 +19,8 @@ from tokenizers import AddedToken, Tokenizer
 from adapters.image_processors.processor import ImageProcessors
 from adapters.mlx.engine import MlxEngine
 from adapters.mlx.model import MlxModel
-from adapters.mlx.vision.library import vlm_module
 from adapters.mlx.vision.tower import _configured
+from adapters.mlx.vlm.library import vlm_module
 from adapters.pillow.decoder import decode
 from application.ports.vision import ImageProcessor, PreparedImage
 from domain.ids import ModelId

@@ -25,7 +25,8 @@ def vlm_module(name: str) -> Any:
 
 
 def missing() -> str:
-    """Returns the library that is not installed and is needed to see images, as a reason; empty if none is."""
+    """Returns the library that is not installed and is needed by mlx-vlm's modules, as a reason with the command that
+    installs it; empty if none is."""
     try:
         found = version("mlx-vlm")
     except PackageNotFoundError:

@@ -1,0 +1,87 @@
+"""Configurations of the families that mlx-vlm computes, as small as those of `tiny_configs`."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from adapters.mlx.vlm.library import vlm_module
+from tests.support.mlx.tiny_configs import COMMON
+
+_SLIDING, _FULL = "sliding_attention", "full_attention"
+_HALF_SLIDING = [_FULL, _SLIDING, _SLIDING, _FULL]
+
+VLM_FAMILIES: Mapping[str, Mapping[str, Any]] = {
+    "aya_vision": {"model_type": "cohere2", "sliding_window_pattern": 2},
+    "cohere2_moe": {"sliding_window_pattern": 2, "first_k_dense_replace": 1},
+    "dots_ocr": {},
+    "fastvlm": {"model_type": "llava_qwen2"},
+    "flint": {"layer_types": _HALF_SLIDING, "sliding_window": 40, "num_experts": 4, "no_rope_layer_indices": [0]},
+    "granite_vision": {},
+    "hrm_text": {"prefix_lm": False, "num_hidden_layers": 2, "num_key_value_heads": 4},
+    "internvl": {"model_type": "qwen3"},
+    "internvl_chat": {"model_type": "qwen2"},
+    "jina_vlm": {},
+    "k2_horizon": {},
+    "kolibri1": {"layer_types": _HALF_SLIDING},
+    "llava_bunny": {"mm_hidden_size": 32, "auto_map": {}},
+    "llava_next": {"model_type": "mistral"},
+    "llava_onevision": {},
+    "llmjpvl": {},
+    "longcat_flash_sparse": {
+        "num_layers": 2, "zero_expert_num": 2, "oe_vocab_size_ratio": 2, "oe_neighbor_num": 3, "oe_split_num": 2,
+        "index_init_tokens": 2, "index_local_tokens": 4, "num_attention_heads": 4,
+    },
+    "mimo_v2": {
+        "hybrid_layer_pattern": [0, 1, 1, 0], "moe_layer_freq": [0, 1, 1, 1], "swa_rope_theta": 1e4,
+        "swa_num_attention_heads": 4, "swa_num_key_value_heads": 2, "swa_head_dim": 16, "swa_v_head_dim": 16,
+    },
+    "mistral_large3": {"num_hidden_layers": 2, "num_key_value_heads": 4},
+    "molmo": {"mlp_hidden_size": 96, "embedding_size": 512},
+    "molmo2": {},
+    "moondream2": {},
+    "phi4_siglip": {},
+    "plamo2vl": {"hidden_size_per_head": 16, "mamba_num_heads": 4, "mamba_d_state": 16},
+    "step3p7": {
+        "num_attention_groups": 2, "layer_types": _HALF_SLIDING, "moe_top_k": 2, "share_expert_dim": 32,
+        "moe_layers_enum": "1,2,3", "use_head_wise_attn_gate": True,
+        "attention_other_setting": {"num_attention_heads": 4, "num_attention_groups": 2, "head_dim": 16},
+    },
+    "xing4_0": {},
+}  # fmt: skip
+
+_FLAT = frozenset({"fastvlm", "llava_bunny", "mimo_v2"})
+"""Families with a class of the text's settings, which their files have at the root."""
+
+_TOWER: Mapping[str, Any] = {
+    **dict.fromkeys(("hidden_size", "intermediate_size", "embed_dim", "width"), 32),
+    **dict.fromkeys(("num_hidden_layers", "depth", "layers"), 1),
+    **dict.fromkeys(("num_attention_heads", "num_heads", "heads"), 2),
+    **{"out_hidden_size": 64, "image_size": 28, "patch_size": 14, "in_channels": 3, "num_channels": 3},
+}
+_OWN_TOWERS: Mapping[str, Mapping[str, Any]] = {
+    "aya_vision": {"model_type": "siglip_vision_model"},
+    "fastvlm": {"model_type": "llava_qwen2"},
+    "internvl_chat": {"model_type": "intern_vit_6b"},
+    "llava_bunny": {"model_type": "siglip_vision_model"},
+    "llava_next": {"model_type": "clip_vision_model"},
+    "llmjpvl": {"model_type": "siglip_vision_model"},
+    "mistral_large3": {"model_type": "pixtral", "head_dim": 16},
+    "phi4_siglip": {"model_type": "siglip2_vision_model"},
+    "plamo2vl": {"model_type": "siglip_vision_model"},
+}
+
+
+def vlm_config_of(family: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """What the model's config.json would say. `changes` go where the text model's values are."""
+    package = vlm_module(f"models.{family}")
+    arguments = getattr(package, "TextConfig", package.ModelConfig)
+    known = {field.name for field in dataclasses.fields(arguments)}
+    text = {key: value for key, value in COMMON.items() if key in known} | dict(VLM_FAMILIES[family]) | dict(changes)
+    outer: dict[str, Any] = {"model_type": family}
+    if hasattr(package, "VisionConfig"):
+        fields = {field.name for field in dataclasses.fields(package.VisionConfig)}
+        tower = {key: value for key, value in _TOWER.items() if key in fields}
+        outer["vision_config"] = tower | dict(_OWN_TOWERS.get(family, {"model_type": family}))
+    if arguments is package.ModelConfig or family in _FLAT:
+        return {**text, **outer}
+    return {**outer, "vocab_size": text["vocab_size"], "text_config": text}
