@@ -65,6 +65,7 @@ class FakeModel:
             weight_bytes=options.weight_bytes,
             layout=options.layout,
             decode_mode=options.decode_mode,
+            reuse_note=options.reuse_note,
             memory=options.memory,
             speculation=SpeculationMode.OFF if options.width_costs is None else speculation,
             own_drafter=Drafter.HEAD if options.drafter and speculation.allows(Drafter.HEAD) else None,

@@ -71,7 +71,7 @@ class FakeOptions:
     it sampled at once, so `position` is one further. `drafter`: proposes tokens behind a text, as a model's own drafter
     does; None for none. `width_costs`: by which drafts pay; None: they are not verified. `images`: of its prompts;
     None: it does not see. `image_is_whole`: as in ModelDescription; a chunk that cuts an image is then misuse.
-    `chunking`: the rule of its chunks.
+    `reuse_note`: as there. `chunking`: the rule of its chunks.
     `load_error`: `load` fails with this message, after `load_pieces` pieces and once `load_waits_for` is done.
     """
 
@@ -84,6 +84,7 @@ class FakeOptions:
     context_length: int = 32_768
     weight_bytes: int = 1_000_000
     decode_mode: DecodeMode = DecodeMode.BATCHED
+    reuse_note: str = ""
     reply: Reply | None = None
     hook: Hook | None = None
     chunk_sensitive: bool = False

@@ -105,7 +105,8 @@ class ModelDescription:
     """A loaded model.
 
     `vocab_size`: rows of the embedding; token ids must be below it. `weight_bytes`: resident bytes. `dtype`: of
-    activations. `decode_note`: why decode is SINGLE.
+    activations. `decode_note`: why decode is SINGLE; `reuse_note`: why its state must not be reused although it can be
+    captured.
     `weights_digest`: identifies weights, config and quantisation by content; `adapter_digest`: the adapter, empty for
     none. `runtime`: the libraries to the minor version (`mlx-lm 0.32`); states of different runtimes are not shared.
     `arithmetic`: the device and its BLAS, which decide rounding; states that must be equal to the bit are not shared
@@ -126,6 +127,7 @@ class ModelDescription:
     layout: StateLayout
     decode_mode: DecodeMode
     decode_note: str = ""
+    reuse_note: str = ""
     weights_digest: bytes = b""
     adapter_digest: bytes = b""
     runtime: str = ""

@@ -41,7 +41,7 @@ class StopReason(Enum):
     NO_ROOM = "no-room"
     """Memory has no room for the records that were found beside the state restored from them."""
     UNSUPPORTED_LAYOUT = "unsupported-layout"
-    """The model has a cache class that cannot be captured: it is served without reuse."""
+    """The model has a cache class that cannot be captured, or a flaw that its load found: nothing is reused."""
     DISABLED = "disabled"
     SCORED = "scored"
     """The request asks for log probabilities of its prompt: every token is computed, whatever is stored."""

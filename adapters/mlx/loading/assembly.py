@@ -18,6 +18,7 @@ from adapters.mlx.cuda.link import find_link
 from adapters.mlx.loading.context import context_of
 from adapters.mlx.loading.grid import find_grid
 from adapters.mlx.loading.network import ModelFacts
+from adapters.mlx.loading.pieces import find_flaw
 from adapters.mlx.loading.probe import probe
 from adapters.mlx.loading.trunks import libraries_of
 from adapters.mlx.loading.width_costs import LEAST_BYTES, find_costs
@@ -91,6 +92,9 @@ def assemble(
     runs_ahead = find_link() is not None
     meter, pace = PeakMeter(memory, runs_ahead=runs_ahead), Pace()
     content = f"{description.weights_digest.hex()} {description.runtime}, {description.arithmetic}"
+    if found.layout.is_reusable:
+        flaw = yield from find_flaw(network, rows, measured, content if description.weights_digest else "")
+        description = replace(description, reuse_note=flaw)
     if measured is not None and description.weights_digest:  # a model without a digest cannot be recognised
         key = f"peaks of {content}"
         known = correction_of((yield from measured.recall(key)))

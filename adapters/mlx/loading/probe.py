@@ -37,8 +37,7 @@ WRONG_WITH_DRAFTS = {
 """The same for verifying drafts."""
 
 _SHORT, _LONG, _NUM_STEPS = 3, 27, 4
-_TOLERANCE = {mx.float32: 0.02}
-_HALF_TOLERANCE = 0.12
+_SHARP, _HALF = 0.02, 0.12
 """The largest accepted root mean square difference of a row, in standard deviations of the logits. Wrong families
 differ by about 1; correct ones of 36 layers in bfloat16 reach 0.055 on a GPU, as prefill and decode differ. The maximum
 over all logits would grow with the vocabulary."""
@@ -84,7 +83,7 @@ def probe(network: Any, vocab_size: int | None) -> Generator[None, None, Probe]:
 def check_hidden(network: Any) -> None:
     """Raises ModelLoadFailed unless the hidden states that vectors are made of are those that the logits come from:
     a family may scale or norm them outside of the module that is run for them."""
-    tokens = token_array(_toy_tokens(_LONG, None))[None]
+    tokens = token_array(toy_tokens(_LONG, None))[None]
     try:
         hidden = text_model(network).model(tokens, cache=new_caches(network))
         why = _note("other logits", [logits_of(network, hidden)[0]], [network(tokens, cache=new_caches(network))[0]])
@@ -122,14 +121,15 @@ def _notes(
     return single, undrafted
 
 
-def _toy_tokens(count: int, vocab_size: int | None) -> list[int]:
+def toy_tokens(count: int, vocab_size: int | None) -> list[int]:
+    """Token ids of any vocabulary, in an order without a meaning."""
     return [(17 * index + 5) % min(vocab_size or 100, 100) for index in range(count)]
 
 
 def prefilled(network: Any, length: int, vocab_size: int | None) -> tuple[Caches, mx.array]:
     """The state after `length` toy tokens, and the logits of the last one, [1, vocab]."""
     caches = new_caches(network)
-    logits = network(token_array(_toy_tokens(length, vocab_size))[None], cache=caches)[:, -1]
+    logits = network(token_array(toy_tokens(length, vocab_size))[None], cache=caches)[:, -1]
     evaluate([logits, *live_arrays(caches)])
     return caches, logits
 
@@ -137,7 +137,7 @@ def prefilled(network: Any, length: int, vocab_size: int | None) -> tuple[Caches
 def _decoded(network: Any, caches: Caches, num_rows: int, vocab_size: int | None) -> Generator[None, None, _Steps]:
     """The logits of a few decode steps, after which the caches are where they were."""
     rollback, found = Rollback(caches), list[mx.array]()
-    for token in _toy_tokens(_NUM_STEPS, vocab_size):
+    for token in toy_tokens(_NUM_STEPS, vocab_size):
         make_room(caches, 1)
         found.append(network(mx.full((num_rows, 1), token, dtype=mx.uint32), cache=caches)[:, -1])
         evaluate([found[-1], *live_arrays(caches)])
@@ -151,7 +151,7 @@ def _why_undrafted(
 ) -> Generator[None, None, str]:
     """Empty if a draft of two tokens, of which the second is rejected, and the step behind it have the logits of
     decode steps; otherwise the reason."""
-    first, second, third, wrong = _toy_tokens(_NUM_STEPS, vocab_size)
+    first, second, third, wrong = toy_tokens(_NUM_STEPS, vocab_size)
     try:
         rollback, num_rows = Rollback(caches), expected[0].shape[0]
         make_room(caches, 3)
@@ -170,14 +170,23 @@ def _why_undrafted(
 
 
 def _note(what: str, found: _Steps, expected: _Steps) -> str:
-    """Empty if no row's logits differ by much: by root mean square, in standard deviations."""
-    limit, differences = _TOLERANCE.get(found[0].dtype, _HALF_TOLERANCE), list[float]()
+    """Empty if no row's logits differ by much."""
+    limit, differences = limit_of(found[0].dtype), list[float]()
     for one, other in zip(found, expected, strict=True):
-        one, other = one.astype(mx.float32), other.astype(mx.float32)
-        distances = mx.sqrt(mx.mean(mx.square(one - other), axis=-1))
-        differences.append(cast(float, (mx.max(distances) / mx.maximum(mx.std(other), 1e-6)).item()))
+        differences.append(cast(float, mx.max(deviations(one, other)).item()))
     wrong = [difference for difference in differences if not difference <= limit]
     return f"{what} by {max(wrong):.2g} standard deviations of the logits" if wrong else ""
+
+
+def deviations(found: mx.array, expected: mx.array) -> mx.array:
+    """The root mean square difference of each row, in standard deviations of the expected logits."""
+    one, other = found.astype(mx.float32), expected.astype(mx.float32)
+    return mx.sqrt(mx.mean(mx.square(one - other), axis=-1)) / mx.maximum(mx.std(other), 1e-6)
+
+
+def limit_of(dtype: mx.Dtype) -> float:
+    """The largest accepted deviation of logits of this type."""
+    return _SHARP if dtype == mx.float32 else _HALF
 
 
 def _short_name(array: mx.array) -> str:

@@ -63,7 +63,7 @@ class PrefixCache:
         if not self._is_enabled:
             return "prefix reuse is off"
         if model.layout.is_reusable:
-            return ""
+            return model.reuse_note
         classes = ", ".join(model.layout.unsupported)
         return f"its cache cannot be captured ({classes})" if classes else "it keeps no state between tokens"
 

@@ -174,6 +174,7 @@ class TestStats:
         (FakeOptions(), True, ""),
         (FakeOptions(), False, "prefix reuse is off"),
         (FakeOptions(layout=UNSUPPORTED), True, "its cache cannot be captured (FakeOddCache)"),
+        (FakeOptions(reuse_note="its passes differ"), True, "its passes differ"),
     ],
 )
 def test_models_say_why_nothing_is_reused(options: FakeOptions, reuses: bool, note: str) -> None:
