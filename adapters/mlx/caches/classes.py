@@ -23,6 +23,7 @@ from typing import Any, TypeAlias, cast
 import mlx.core as mx
 
 from adapters.mlx.caches.kv_rows import KVRows, lib
+from adapters.mlx.caches.pooled import FIELDS, PooledTokens
 from domain.memory.shape import buffer_slots
 from domain.models.state_layout import StateKind
 
@@ -34,6 +35,9 @@ _RESTORED_AT = "cairn_restored_at"
 
 PlainKV: Any = lib.KVCache
 """The class of full KV of one sequence."""
+
+Composite: Any = lib.CacheList
+"""The class of several caches of one layer."""
 
 _LAYER_CACHE_FIELDS = ("window", "compress_kv", "index_k", "pending_kv", "pending_gate")
 
@@ -86,6 +90,10 @@ def _arrays(cache: Any) -> Tensors:
 
 def _layer_cache(cache: Any) -> Tensors:
     return tuple(getattr(cache, name) for name in _LAYER_CACHE_FIELDS)
+
+
+def _pooled(cache: Any) -> Tensors:
+    return tuple(getattr(cache, name) for name in FIELDS)
 
 
 def _window(cache: Any) -> int:
@@ -166,6 +174,11 @@ def _fill_arrays(cache: Any, tensors: Tensors, position: int) -> None:
     cache.cache = list(tensors)
 
 
+def _fill_pooled(cache: Any, tensors: Tensors, position: int) -> None:
+    for name, tensor in zip(FIELDS, tensors, strict=True):
+        setattr(cache, name, tensor)
+
+
 def _fill_layer_cache(cache: Any, tensors: Tensors, position: int) -> None:
     for name, tensor in zip(_LAYER_CACHE_FIELDS, tensors, strict=True):
         setattr(cache, name, tensor)
@@ -214,6 +227,7 @@ _TRAITS: dict[type, Traits] = {
         _WINDOWED, _key_value, _fill_chunked, slots=_chunked_slots, window=lambda cache: int(cache.chunk_size)
     ),
     lib.ArraysCache: Traits(_RECURRENT, _arrays, _fill_arrays, can_batch=True),
+    PooledTokens: Traits(_RECURRENT, _pooled, _fill_pooled),
 }
 
 _LAYER_CACHE = Traits(_RECURRENT, _layer_cache, _fill_layer_cache)
@@ -258,6 +272,7 @@ def known_classes() -> frozenset[type]:
 
 
 __all__ = (
+    "Composite",
     "PlainKV",
     "Tensors",
     "TokenSlots",

@@ -18,7 +18,7 @@ _SMALL: Mapping[str, int] = {
     **{"index_init_tokens": 2, "index_local_tokens": 4},
     # selections of blocks
     **dict.fromkeys(("block_topk", "index_topk_blocks", "candidate_topk_blocks"), 4),
-    **dict.fromkeys(("index_block_size", "candidate_block_size"), 4),
+    **dict.fromkeys(("index_block_size", "candidate_block_size", "index_block", "index_keep"), 4),
 }
 """The thresholds by their names in modules and configurations, with the values of a probe. All names of one thing have
 one value: if a mask and its cache had different ones, the passes of a correct family would differ."""

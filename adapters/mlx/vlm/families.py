@@ -15,6 +15,7 @@ SERVED = frozenset(
     | {"aya_vision", "dots_ocr", "fastvlm", "granite_vision", "internvl_chat", "jina_vlm", "llava_bunny", "llava_next"}
     | {"llava_onevision", "llmjpvl", "mimo_v2", "mistral_large3", "molmo", "molmo2", "moondream2", "phi4_siglip"}
     | {"internvl", "plamo2vl", "step3p7"}
+    | {"deepseek_v4", "hy_v4"}  # mended: see `mends`
 )
 """The modules of mlx-vlm whose text networks are trunks."""
 
@@ -69,8 +70,6 @@ REFUSED: Mapping[str, str] = {
         | {"phi4mm", "unlimited_ocr", "youtu_vl", "zaya1_vl"},
         _UNPROVED,
     ),
-    "deepseek_v4": "its layers of ratio 4 forget the window before a chunk, so that an answer depends on the chunks",
-    "hy_v4": "its selection of keys is compiled for the first length and wrong for every other",
     "glm5_next": "its cache classes are not read yet",
     "qwen4_exp": "its cache classes are not read yet",
     "minimax_m3": "the cache class of its sparse layers is not read",

@@ -16,6 +16,7 @@ from adapters.mlx.speculation.drafting import nn
 from adapters.mlx.vlm.caches import plain_caches, translated
 from adapters.mlx.vlm.families import family_named
 from adapters.mlx.vlm.library import vlm_module
+from adapters.mlx.vlm.mends import mend
 from domain.errors import ModelLoadFailed
 
 _TEXT = "language_model."
@@ -111,5 +112,7 @@ def _name_quantised_layers(config: Mapping[str, Any], renamed: Mapping[str, Any]
 
 def vlm_classes_of(config: Mapping[str, Any]) -> tuple[Callable[[Any], VlmTrunk], VlmArguments]:
     """The class of a configuration's network, and of its arguments. Raises ImportError."""
-    package = vlm_module(f"models.{family_named(config['model_type'])}")
+    family = family_named(config["model_type"])
+    package = vlm_module(f"models.{family}")
+    mend(family)
     return partial(VlmTrunk, package), VlmArguments(package)

@@ -15,16 +15,18 @@ import pytest
 from adapters.mlx.caches.classes import known_classes
 from adapters.mlx.caches.kv_rows import KVRows
 from adapters.mlx.caches.leaves import fill, layout_of, leaves, live_arrays, token_slices, trailing_reach
+from adapters.mlx.caches.pooled import PooledTokens
 from adapters.mlx.caches.rows import fork, unbatchable
 from adapters.mlx.runtime.mlx_lm import mlx_lm_module
 from domain.models.state_layout import StateKind
+from tests.support.mlx.pooling import pooled
 from tests.support.mlx.tiny_configs import FAMILIES, NOT_BUILT, WHOLE, WRAPPED
 from tests.support.mlx.tiny_models import modules
 
 NOT_A_LAYER = {"_BaseCache", "LRUPromptCache", "CacheEntry", "CacheOrder"}
 """The abstract base, and the prompt cache of mlx-lm's own server."""
 
-OURS = {"KVRows"}
+OURS = {"KVRows", "PooledTokens"}
 """What stands in for a class of mlx-lm's."""
 
 OUTSIDE_THE_CACHE_MODULE = {("deepseek_v41", "LayerCache")}
@@ -196,6 +198,10 @@ def pair_up(cache: Any, start: int, end: int) -> None:
     update(cache[1], start, end)
 
 
+def pool(cache: Any, start: int, end: int) -> None:
+    pooled(cache, values_at(start, end)[:, 0], start)
+
+
 FORKED: dict[str, tuple[Callable[[], Any], Callable[[Any, int, int], None]]] = {
     "KVCache": (lib.KVCache, update),
     "ConcatenateKVCache": (lib.ConcatenateKVCache, update),
@@ -207,6 +213,7 @@ FORKED: dict[str, tuple[Callable[[], Any], Callable[[Any, int, int], None]]] = {
     "KVRows": (lambda: KVRows(lib.KVCache()), update),
     "ArraysCache": (lambda: lib.ArraysCache(2), tick),
     "CacheList": (lambda: lib.CacheList(lib.ArraysCache(2), lib.KVCache()), pair_up),
+    "PooledTokens": (lambda: PooledTokens(4, overlaps=True), pool),
     "LayerCache": (lambda: mlx_lm_module("models.deepseek_v41").LayerCache(12), slide),
 }
 

@@ -9,8 +9,10 @@ import pytest
 from adapters.mlx.caches.classes import known_classes, known_traits
 from adapters.mlx.caches.kv_rows import KVRows, lib
 from adapters.mlx.caches.leaves import leaves
+from adapters.mlx.caches.pooled import PooledTokens
 from adapters.mlx.caches.rollback import Rollback
 from adapters.mlx.caches.rows import make_room
+from tests.support.mlx.pooling import pooled
 
 DIM, WINDOW = 32, 40
 
@@ -21,6 +23,7 @@ CLASSES: dict[str, Callable[[], Any]] = {
     "rotating": lambda: lib.RotatingKVCache(WINDOW),
     "chunked": lambda: lib.ChunkedKVCache(WINDOW),
     "recurrent": lambda: lib.ArraysCache(2),
+    "pooled": lambda: PooledTokens(4, overlaps=True),
     "composite": lambda: lib.CacheList(lib.ArraysCache(2), lib.KVCache()),
 }
 LENGTHS = (1, WINDOW - 2, WINDOW, WINDOW + 3, 251, 255, 256, 257, 509, 512)
@@ -33,6 +36,9 @@ def feed(cache: Any, start: int, count: int, *, is_right: bool = True) -> list[m
         return [array for one in cache.caches for array in feed(one, start, count, is_right=is_right)]
     values = mx.arange(start, start + count, dtype=mx.float32)[None, None, :, None]
     tokens = mx.broadcast_to(values if is_right else -1 - values, (1, 2, count, DIM)) / 1024
+    if isinstance(cache, PooledTokens):
+        found = pooled(cache, tokens[:, 0], start)
+        return [found, *(array for array in (cache.open_kv, cache.last_kv) if array is not None)]
     if isinstance(cache, lib.ArraysCache):
         cache[0] = mx.zeros((1, 2)) if cache[0] is None else cache[0]
         for place in range(max(0, count - 8), count):

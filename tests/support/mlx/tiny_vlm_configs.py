@@ -13,11 +13,17 @@ _HALF_SLIDING = [_FULL, _SLIDING, _SLIDING, _FULL]
 VLM_FAMILIES: Mapping[str, Mapping[str, Any]] = {
     "aya_vision": {"model_type": "cohere2", "sliding_window_pattern": 2},
     "cohere2_moe": {"sliding_window_pattern": 2, "first_k_dense_replace": 1},
+    "deepseek_v4": {
+        "head_dim": 32, "o_groups": 2, "o_lora_rank": 16, "compress_ratios": [4, 0, 128, 4], "hc_mult": 2,
+        "hc_sinkhorn_iters": 4, "scoring_func": "sqrtsoftplus", "num_hash_layers": 1, "index_topk": 8,
+        "index_block": 4, "index_keep": 2,
+    },
     "dots_ocr": {},
     "fastvlm": {"model_type": "llava_qwen2"},
     "flint": {"layer_types": _HALF_SLIDING, "sliding_window": 40, "num_experts": 4, "no_rope_layer_indices": [0]},
     "granite_vision": {},
     "hrm_text": {"prefix_lm": False, "num_hidden_layers": 2, "num_key_value_heads": 4},
+    "hy_v4": {"kv_lora_rank": 32},
     "internvl": {"model_type": "qwen3"},
     "internvl_chat": {"model_type": "qwen2"},
     "jina_vlm": {},
