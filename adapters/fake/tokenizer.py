@@ -106,7 +106,7 @@ class FakeTokenizer:
         _check_count(token_ids, max_tokens)
         return EncodedPrompt.of_text(token_ids)
 
-    ends, max_token_chars = (IdRow(), IdRow()), 1
+    ends, between, max_token_chars = (IdRow(), IdRow()), IdRow(), 1
 
     def encode_part(self, text: str, salt: str = "") -> IdRow:
         return IdRow(text.encode("utf-8", errors="replace"))

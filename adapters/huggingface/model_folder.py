@@ -85,6 +85,7 @@ def read_files(folder: Path, name: str) -> ModelFiles:
         _read_object(folder / "config_sentence_transformers.json"),
         _read_text(folder / "chat_template.jinja"),
         any((folder / name).is_file() for name in _PROCESSORS),
+        _read_object(folder / "sentence_bert_config.json"),
     )
 
 

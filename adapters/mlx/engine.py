@@ -12,6 +12,7 @@ import mlx.core as mx
 from adapters.mlx.cuda.attention import replace_attention
 from adapters.mlx.loading.assembly import assemble
 from adapters.mlx.loading.drafters import check_vocabularies
+from adapters.mlx.loading.encoder import assemble_encoder
 from adapters.mlx.loading.network import load_folder
 from adapters.mlx.loading.probe import check_hidden
 from adapters.mlx.loading.vision import load_vision
@@ -81,6 +82,8 @@ class MlxEngine:
             read = self._reading.submit(partial(_read_files, folder, adapter, draft, self._memory_dir, report))
             yield read  # the first read of all files is limited by the disk
             network, facts = yield from load_folder(folder, options, read.result(), adapter, source.use, report)
+            if source.use.is_encoder:
+                return (yield from assemble_encoder(network, source, facts, self._blas))
             if source.use.is_pooled:
                 check_hidden(network)
             vision = None

@@ -26,7 +26,7 @@ from application.services.lane import Lane
 from domain.chunking import PLAIN, Chunking
 from domain.errors import ServerUnavailable
 from domain.memory.estimate import LEAST_NEAR, MOST, PeakCorrection, score_bytes_of_config, step_of_config
-from domain.memory.shape import MemoryShape, StateCost
+from domain.memory.shape import MemoryShape, StateCost, StepCost
 from domain.models.pace import BucketPaces
 from domain.models.state_layout import LeafPath, StateKind, StateLayout
 
@@ -35,6 +35,9 @@ _SAMPLING_COPIES = 6
 
 _STEP = 256
 """Tokens by which mlx-lm's caches grow."""
+
+_MASK_BYTES = 3 * 4
+"""Bytes of the masks of one pair of an encoder's tokens, while they are made."""
 
 _SHORT, _LONG = 32, 64
 """Lengths of the prompts of zeros whose caches are compared."""
@@ -58,17 +61,29 @@ _MOST_BUCKETS, _MOST_S = 32, 3600.0
 def shape_of_network(network: Any, layout: StateLayout, config: Mapping[str, Any]) -> MemoryShape:
     """The estimate before anything was measured, by the largest grid. The network may be names and shapes only. On
     the compute thread."""
+    weight_bytes = sum(array.nbytes for _, array in parameters(network))
+    if not layout.layers:
+        return MemoryShape(weight_bytes=weight_bytes, step=_step_of_encoder(network, config))
     logits = network(mx.zeros((1, 1), dtype=mx.uint32), cache=new_caches(network))
     num_logits, dtype_bytes = int(logits.shape[-1]), int(logits.dtype.size)
     score_bytes = score_bytes_of_config(config, dtype_bytes)
     return MemoryShape(
-        weight_bytes=sum(array.nbytes for _, array in parameters(network)),
+        weight_bytes=weight_bytes,
         states=state_costs(layout, network),
         step=step_of_config(config, dtype_bytes, preferred_grid(), most_ahead_bytes()),
         logit_bytes=2 * num_logits * dtype_bytes,
         sample_bytes=4 * _SAMPLING_COPIES * num_logits,
         chunking=Chunking.bounded(preferred_grid(), score_bytes) if has_metal() else PLAIN,
     )
+
+
+def _step_of_encoder(network: Any, config: Mapping[str, Any]) -> StepCost:
+    """All of a pass. Masks of every pair are held beside the scores, which a kernel may not hold."""
+    floating = (array for _, array in parameters(network) if mx.issubdtype(array.dtype, mx.floating))
+    dtype_bytes = int(next(floating).dtype.size)
+    step = step_of_config(config, dtype_bytes, preferred_grid(), most_ahead_bytes())
+    is_fused = has_metal() and not score_bytes_of_config(config, dtype_bytes)
+    return replace(step, seen_bytes=0, pair_bytes=_MASK_BYTES + (0 if is_fused else step.pair_bytes))
 
 
 def state_costs(layout: StateLayout, network: Any) -> tuple[StateCost, ...]:

@@ -15,7 +15,7 @@ from application.ports.vision import ImageRows
 from application.services.text_side.answers.choice import TokenParser
 from domain.errors import TemplateFailed
 from domain.id_row import IdRow
-from domain.models.capability import PLAIN_USE, ModelUse
+from domain.models.capability import PLAIN_USE, Capability, ModelUse
 from domain.models.model_card import Vocabulary
 from domain.output.output_format import OutputFormat, prepare_format
 from domain.output.text_parser import TextParser
@@ -31,7 +31,7 @@ class HfTokenizer:
     """One model's tokenizer. `template` is None for a model without one, `token_bytes` where tokens have no bytes of
     their own. `output`: the format that its answers are parsed by. `note`: see the port. `controls`: keep the text of
     clients apart from control tokens; None where that is not possible. `use`: what the model is for.
-    Raises ValueError if the vocabulary lacks the control tokens around its texts."""
+    Raises ValueError if the vocabulary lacks the control tokens around its texts, or between a query and a document."""
 
     def __init__(
         self,
@@ -61,6 +61,8 @@ class HfTokenizer:
                 raise ValueError(f"the texts of this model need {token}, which is not one of its added tokens")
         start, end = (codec.encode(text) for text in (use.start, use.end))
         self.ends = (start, end) if start else (self._start_ids, end_ids or end)
+        is_pair = use.is_encoder and Capability.SCORE in use.capabilities
+        self.between = codec.between() if is_pair else IdRow()
         self._output = prepare_format(output, self.special_tokens)
         self._mark_of = {self.special_tokens[token]: mark for token, mark in self._output.marks.items()}
 

@@ -215,6 +215,16 @@ class TextCodec:
                 return IdRow(with_special[:start]), IdRow(with_special[start + len(plain) :])
         return IdRow(), IdRow()
 
+    def between(self) -> IdRow:
+        """The special tokens between two texts that the model reads as a pair. Raises ValueError without any, or where
+        the tokens around the pair are not those around one text."""
+        plain, (start, end) = self.encode("a"), self.ends()
+        pair = IdRow([] if self._rust is None else self._rust.encode("a", "a", add_special_tokens=True).ids)
+        middle = pair[len(start) + len(plain) : len(pair) - len(plain) - len(end)]
+        if not middle or pair != IdRow.joined((start, plain, middle, plain, end)):
+            raise ValueError("its tokenizer does not join a query and a document")
+        return middle
+
     def decode(self, ids: Sequence[int], *, skip_special: bool) -> str:
         """Returns the exact text: spaces before punctuation are kept."""
         if self._rust is None:

@@ -224,7 +224,8 @@ class LoadedModel(Generating, Seeing, StateAccess, Protocol):
         """Computes each row, at least one token, behind the state of `id`, which must not decode yet and stays as it
         is, all in one pass of `len(rows)` times the longest row; waits for it. Returns the numbers of each, as
         little-endian float32; they do not depend on the rows beside it but for rounding. A mean is that of the row
-        alone. Raises ComputeFailed, and the sequence is then closed."""
+        alone. To a model without layers of state (an encoder) each row is a whole text. Raises ComputeFailed, and the
+        sequence is then closed."""
         ...
 
 

@@ -141,6 +141,11 @@ class Tokenizer(Protocol):
         """The tokens before and behind a text of which vectors or scores are made."""
         ...
 
+    @property
+    def between(self) -> IdRow:
+        """The tokens between a query and its document, of which an encoder makes a score; else empty."""
+        ...
+
     def encode_part(self, text: str, salt: str = "") -> IdRow:
         """Encode a text without them. What spells a control token is text (`note` says where that fails)."""
         ...

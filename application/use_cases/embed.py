@@ -68,7 +68,8 @@ class Embed:
                 # A pass takes no more than one row behind a second state, or than a chunk of a prompt.
                 largest = EncodedPrompt(max((group.prompt.followed_by(group.rows[0]) for group in groups), key=len))
                 two = replace(request, num_choices=2)
-                await self._memory.answer_length(two, largest, answer.model.description, 0)
+                longest = max(len(group.rows[0]) for group in groups)
+                await self._memory.answer_length(two, largest, answer.model.description, 0, longest)
                 self._submit(request, pooling, groups, answer)
             submitted_ns = self._clock.now_ns()
             for _ in groups[1:MAX_OPEN]:

@@ -2,7 +2,8 @@
 
 GENERATE   tokens after a prompt
 EMBED      a vector for a text: one hidden state of it, or the mean of all, behind the final norm
-SCORE      a number in 0..1 for a query and a document: the probability of "yes" against "no" as the next token
+SCORE      a number in 0..1 for a query and a document: the probability of "yes" against "no" as the next token, or the
+           sigmoid of an encoder's only output
 SEE        images in the prompt, beside one of the others
 """
 
@@ -28,21 +29,24 @@ GENERATES = frozenset({Capability.GENERATE})
 
 @dataclass(frozen=True, slots=True)
 class Pooling:
-    """The way from a text's hidden states to its numbers. `is_mean`: the mean of all, else that of the last token.
-    `is_normalized`: vectors have length 1. `dimensions`: the first numbers only, normalised again; None for all.
-    `score_ids`: not a vector, but the probability of the first of these tokens against the second as the next one."""
+    """The way from a text's hidden states to its numbers. `is_mean`: the mean of all; `is_first`: that of the first
+    token; neither: that of the last one. `is_normalized`: vectors have length 1. `dimensions`: the first numbers only,
+    normalised again; None for all. `score_ids`: not a vector, but the probability of the first of these tokens against
+    the second as the next one. An encoder that scores needs none of these: its output is the score."""
 
     is_mean: bool = False
     is_normalized: bool = True
     dimensions: int | None = None
     score_ids: tuple[int, int] | None = None
+    is_first: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ModelUse:
     """The use of a model, by its files. `size`: of its vectors, which can be cut down to `least`. `prompt`: a text to
     put before each text. `start`, `end`: spell the tokens around each. `max_tokens`: of a text, None for the context.
-    `refusal`: why it cannot be served, and what to do; usually empty. `unseen`: why a model with a tower does not see.
+    `is_encoder`: it attends in both directions, so that each text is one row, whole, in one pass. `refusal`: why it
+    cannot be served, and what to do; usually empty. `unseen`: why a model with a tower does not see.
     """
 
     capabilities: frozenset[Capability] = GENERATES
@@ -53,6 +57,7 @@ class ModelUse:
     start: str = ""
     end: str = ""
     max_tokens: int | None = None
+    is_encoder: bool = False
     refusal: str = ""
     unseen: str = ""
 

@@ -28,6 +28,7 @@ from domain.errors import ServerUnavailable
 from domain.ids import ModelId
 from domain.models.capability import Capability
 from domain.models.model_card import LoadOptions, ModelSource
+from domain.models.model_files import ENCODERS
 from domain.scheduling.memory_plan import PlannedModel
 from interfaces.composition.engine_entry import IMAGE_CHILD
 
@@ -259,7 +260,7 @@ def model_repository(settings: Settings) -> ModelRepository:
         paths=[name for name in named if "/" in name and Path(name).expanduser().is_dir()],
         allow_download=model.download,
         hub_ids=None if settings.serves_hub_cache else named,
-        can_load=lambda model_type: not why_unserved(model_type),
+        can_load=lambda model_type: not (missing() if model_type in ENCODERS else why_unserved(model_type)),
         tasks={ModelId(name): Capability(table.task) for name, table in settings.models.items() if table.task},
         blind=missing,
     )

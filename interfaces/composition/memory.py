@@ -54,11 +54,14 @@ def plan_memory(
     if source is None:
         raise ModelNotFound(f"{id} was not found: name a folder with a config.json, or see `cairn models`")
     model = backend.plan(source, LoadOptions(settings.model.dtype))
+    length = min(context or model.context_length, model.context_length)
     plan = MemoryPlan(
         shape=model.memory,
-        context=min(context or model.context_length, model.context_length),
+        context=length,
         batch=batch,
-        chunk=settings.engine.prefill_grid or backend.default_grid,
+        chunk=max(
+            settings.engine.prefill_grid or backend.default_grid, 0 if model.layout.layers else length
+        ),  # an encoder's
         limits=limits_for(settings, backend, memory),
     )
     return model, plan

@@ -74,15 +74,15 @@ def assemble(
         vocab_size=min(rows or found.num_logits, found.num_logits),
         context=context_of(facts.config, found.layout, dict(parameters(network)), facts.folder),
         eos_token_ids=frozenset(eos for eos in facts.eos_token_ids if 0 <= eos < found.num_logits),
-        dtype=_main_dtype(parameters(network)),
+        dtype=main_dtype(parameters(network)),
         weight_bytes=memory.weight_bytes,
         layout=found.layout,
         decode_mode=found.decode_mode,
         decode_note=found.decode_note,
         weights_digest=facts.digest,
         adapter_digest=facts.adapter_digest,
-        runtime=_runtime(*libraries_of(network, sees=vision is not None)),
-        arithmetic=_arithmetic(blas),
+        runtime=runtime_of(*libraries_of(network, sees=vision is not None)),
+        arithmetic=arithmetic_of(blas),
         memory=memory,
         own_drafter=network.drafter if isinstance(network, DraftingNetwork) else None,
         drafter_note=f"drafts are not used: {found.draft_note}" if found.draft_note else facts.drafter_note,
@@ -180,18 +180,18 @@ def _exceeds(room_bytes: int | None, num_bytes: int) -> bool:
     return room_bytes is not None and num_bytes > room_bytes
 
 
-def _runtime(*libraries: str) -> str:
+def runtime_of(*libraries: str) -> str:
     """The runtime: library versions to the minor, and the kind of device."""
     versions = " ".join(f"{name} {'.'.join(version(name).split('.')[:2])}" for name in libraries)
     return f"{versions} {'cpu' if on_cpu() else 'gpu'}"
 
 
-def _arithmetic(blas: str) -> str:
+def arithmetic_of(blas: str) -> str:
     """Everything that decides the last bits of a result beside the runtime."""
     return f"{platform.machine()}, {blas or 'built-in BLAS'}" if on_cpu() else describe_device()
 
 
-def _main_dtype(weights: Sequence[tuple[str, mx.array]]) -> str:
+def main_dtype(weights: Sequence[tuple[str, mx.array]]) -> str:
     """The floating dtype of most parameters, which activations have too."""
     sizes: dict[str, int] = {}
     for _, array in weights:

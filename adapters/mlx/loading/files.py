@@ -18,6 +18,7 @@ import mlx.core as mx
 from adapters.mlx.loading.trunks import why_unknown
 from adapters.mlx.runtime.device import on_cpu
 from adapters.mlx.runtime.json_files import MAX_COUNT, is_count, is_number, read_entries
+from adapters.mlx.vlm.library import missing
 from domain.errors import InvalidRequest, ModelLoadFailed
 from domain.models.weight_files import INDEX, WeightFiles, weight_files
 from domain.printable import printable
@@ -40,10 +41,13 @@ _MAX_HEADER_BYTES = 100 * 2**20
 _MAX_AXES = 64
 
 
-def checked_weights(folder: Path, dtype: str) -> int:
+def checked_weights(folder: Path, dtype: str, *, is_encoder: bool = False) -> int:
     """Returns the bytes of a folder's weights once they are loaded."""
     config = read_config(folder)
-    if why := why_unknown(config):
+    why = why_unknown(config)
+    if is_encoder:
+        why = f"encoders are computed by mlx-vlm: {reason}" if (reason := missing()) else ""
+    if why:
         raise ModelLoadFailed(why)
     tensors = network_tensors(folder)
     is_quantised = any(config.get(key) for key in _QUANTISED_KEYS)

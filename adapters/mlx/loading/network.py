@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import mlx.core as mx
 from mlx.utils import tree_unflatten
@@ -31,12 +31,14 @@ from adapters.mlx.runtime.device import on_cpu
 from adapters.mlx.runtime.json_files import read_entries
 from adapters.mlx.runtime.mlx_lm import mlx_lm_module
 from adapters.mlx.speculation.drafting import DraftModelNetwork
+from adapters.mlx.vlm.encoder import encoder_classes
 from application.ports.compute import LoadReport, unreported
 from domain.errors import ModelLoadFailed
 from domain.models.capability import PLAIN_USE, Capability, ModelUse
 from domain.models.end_tokens import end_ids
 from domain.models.load_progress import LoadPhase
 from domain.models.model_card import LoadOptions
+from domain.models.model_files import ENCODERS
 from domain.speculation.drafter import Drafter, SpeculationMode
 
 NO_OWN_CODE: Mapping[str, Any] = {"model_file": None}
@@ -50,6 +52,8 @@ _CASTS = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
 
 _HEAD = "lm_head."
 """A part of the output matrix's name."""
+
+FindClasses: TypeAlias = Callable[[dict[str, Any]], tuple[Callable[[Any], Any], Any]]
 
 _LEAST_QUANTISED = 32
 """The smallest group of quantised values: a matrix whose rows do not divide by the group's size is not quantised."""
@@ -133,7 +137,8 @@ def open_network(folder: Path, use: ModelUse = PLAIN_USE) -> tuple[Any, dict[str
     prefix = "model." if "embed_tokens.weight" in names else ""
     load = mlx_lm_module("utils").load_model
     with _view(folder) as view:
-        classes = partial(_classes, prefix=prefix)
+        find = partial(encoder_classes, scores=Capability.SCORE in use.capabilities) if use.is_encoder else classes_of
+        classes = partial(_classes, prefix=prefix, find=find)
         network, config = load(view, lazy=True, model_config=own, get_model_classes=classes)
     del network.sanitize  # it refers to the network, whose memory would wait for a collection
     return network, config
@@ -153,9 +158,9 @@ def _view(folder: Path) -> Generator[Path]:
         yield view
 
 
-def _classes(config: dict[str, Any], prefix: str) -> tuple[Callable[[Any], Any], Any]:
+def _classes(config: dict[str, Any], prefix: str, find: FindClasses) -> tuple[Callable[[Any], Any], Any]:
     """`prefix`: of names of weights that were saved without it, which embedding models often are."""
-    model, arguments = classes_of(config)
+    model, arguments = find(config)
 
     def make(known: Any) -> Any:
         network = model(known)
@@ -224,7 +229,8 @@ def cast_network(network: Any, dtype: str) -> None:
 
 def network_of(config: Mapping[str, Any], dtype: str) -> Any:
     """The network of a configuration alone, never evaluated. Raises anything."""
-    model, arguments = classes_of(dict(config))
+    find: FindClasses = partial(encoder_classes, scores=False) if config["model_type"] in ENCODERS else classes_of
+    model, arguments = find(dict(config))
     network = model(arguments.from_dict(config))
     network.eval()
     quantisation = config.get("quantization")

@@ -8,6 +8,7 @@ import mlx.core as mx
 from adapters.mlx.caches.leaves import layout_of, new_caches
 from adapters.mlx.loading.context import context_of
 from adapters.mlx.loading.drafters import with_head
+from adapters.mlx.loading.encoder import encoder_context
 from adapters.mlx.loading.files import advised_sampling, checked_weights, read_config
 from adapters.mlx.loading.lora import read_adapter
 from adapters.mlx.loading.network import cast_network, network_of, open_network
@@ -26,7 +27,9 @@ def check_source(source: ModelSource, options: LoadOptions) -> ModelPreview:
     """A ModelCheck: the model type is known to mlx-lm, the weight files are whole, and so are those of an adapter and a
     draft model. Brings nothing to the device."""
     folder = Path(source.path)
-    weight_bytes = checked_weights(folder, options.dtype)
+    weight_bytes = checked_weights(folder, options.dtype, is_encoder=source.use.is_encoder)
+    if source.adapter and source.use.is_encoder:
+        raise ModelLoadFailed(f"{source.id} is an encoder, which takes no adapter: leave adapter out of its table")
     if source.adapter:
         weight_bytes += read_adapter(Path(source.adapter)).num_bytes
     if options.draft:
@@ -48,13 +51,13 @@ def _plan(source: ModelSource, dtype: str) -> PlannedModel:
     try:
         if has_weights:
             network, config = open_network(folder, source.use)
-            network, _ = with_head(network, folder, config)
+            network = network if source.use.is_pooled else with_head(network, folder, config)[0]
             cast_network(network, dtype)
         else:
             network = network_of(config, dtype)
         layout = layout_of(new_caches(network))
         shape = shape_of_network(network, layout, config)
-        context = context_of(config, layout, dict(parameters(network)), folder)
+        context = encoder_context(source.use) or context_of(config, layout, dict(parameters(network)), folder)
         if Capability.SEE in source.use.capabilities and has_weights:
             shape = open_vision(folder, config, network, dtype).added_to(shape)
     except Exception as error:

@@ -36,12 +36,13 @@ class PooledRun(SequenceRun):
     def view(self) -> SequenceView:
         view, start, num_tokens = super().view(), self._num_prompt, len(self._next()) * len(self._next()[0])
         num_left = max(num_tokens, self._ends[-1] - self._ends[self._num_done])
+        whole = ((start, start + num_tokens),)  # a long row is a pass, whatever the budget
         if isinstance(view, PrefillingView) and view.num_computed == start:
-            return replace(view, num_prompt=start + num_left, pass_tokens=num_tokens)
+            return replace(view, num_prompt=start + num_left, pass_tokens=num_tokens, whole=whole)
         if isinstance(view, PrefillingView):
             return replace(view, num_prompt=start + num_tokens, stops=(*view.stops, start))
         assert isinstance(view, PromptView), "a pooled request does not decode"
-        return replace(view, num_prompt=start + num_tokens)
+        return replace(view, num_prompt=start + num_tokens, whole=whole)
 
     def charge(self, guard: MemoryGuard) -> None:
         super().charge(guard)

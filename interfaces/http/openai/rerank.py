@@ -53,7 +53,9 @@ class RerankRequest(PooledBody, kw_only=True):
     top_n: Annotated[int | None, supported("the most results")] = None
     return_documents: Annotated[bool | None, supported("true by default: the results have the texts")] = None
     rank_fields: Annotated[list[str] | None, refused("the `text` of a document counts", ["text"], [])] = None
-    instruction: Annotated[str | None, supported("Cairn's own: what is relevant, in place of the model's own")] = None
+    instruction: Annotated[
+        str | None, supported("Cairn's own: what is relevant, in place of the model's own; cross-encoders take none")
+    ] = None
 
     @property
     def texts(self) -> tuple[str, ...]:

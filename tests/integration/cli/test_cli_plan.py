@@ -3,10 +3,12 @@
 import json
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from interfaces.cli.main import app
 from tests.support.mlx import tiny_models
+from tests.support.mlx.tiny_encoders import encoder_folder
 
 
 def planned(*arguments: str) -> dict[str, object]:
@@ -14,6 +16,21 @@ def planned(*arguments: str) -> dict[str, object]:
     assert result.exit_code == 0, result.output
     found: dict[str, object] = json.loads(result.stdout)
     return found
+
+
+@pytest.mark.parametrize("model_type", ["bert", "xlm-roberta", "modernbert"])
+def test_an_encoder_computes_its_longest_text_in_one_pass(tmp_path: Path, model_type: str):
+    whole = encoder_folder(tmp_path / "whole", model_type, max_position_embeddings=2002)
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    (bare / "config.json").write_text((whole / "config.json").read_text())
+    by_files, by_config = (planned(str(folder), "--context", "2000") for folder in (whole, bare))
+    assert by_files["prefill_chunk"] == 2000
+    peak = by_files["prefill_peak_bytes"]
+    assert isinstance(peak, int)
+    assert peak == by_config["prefill_peak_bytes"]
+    assert peak > 4 * 4 * 2000**2  # the scores of four heads
+    assert by_files["states"] == []
 
 
 def test_a_configuration_is_enough(tmp_path: Path):

@@ -6,60 +6,19 @@ from pathlib import Path
 import mlx.core as mx
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from adapters.huggingface.repository import HuggingFaceRepository
 from adapters.mlx.engine import MlxEngine
-from adapters.mlx.loading.plan import check_source
-from adapters.mlx.model import MlxModel
-from adapters.tokenizers.loader import HfTokenizerLoader
-from application.ports.tokenizer import Tokenizer
 from domain.errors import ModelLoadFailed
-from domain.ids import ModelId, SequenceId
+from domain.ids import ModelId
 from domain.models.capability import Capability, ModelUse, Pooling
 from domain.models.model_card import LoadOptions, ModelSource
 from domain.models.rerank import PREFIX, SUFFIX, query_text
 from tests.support.engines.finish_load import finish_load
+from tests.support.mlx.pooled_models import Loaded, Numbers
 from tests.support.mlx.tiny_embedders import embedder_folder, reranker_folder, trunk_states
 from tests.support.mlx.tiny_models import build
 
-ID = SequenceId(1)
 TEXTS = ("The quick brown fox", "naïve café über straße, don't stop! " * 12, "x", "Alice 48213\n\nand lines")
-CHUNK = 64
-
-Numbers = NDArray[np.float32]
-
-
-class Loaded:
-    """A model with its tokenizer, found and loaded as a server does."""
-
-    def __init__(self, folder: Path) -> None:
-        found = HuggingFaceRepository([], paths=[str(folder)], cache=folder / "no cache").find(ModelId(str(folder)))
-        assert found is not None
-        self.source: ModelSource = found
-        self.tokenizer: Tokenizer = HfTokenizerLoader().load(found)
-        check_source(found, LoadOptions())
-        self.model = finish_load(MlxEngine().load(found, LoadOptions()))
-        assert isinstance(self.model, MlxModel)
-
-    def pool(self, prompt: list[int], rows: list[list[int]], pooling: Pooling) -> list[Numbers]:
-        self.model.open(ID)
-        for start in range(0, len(prompt), CHUNK):
-            self.model.prefill(ID, prompt[start : start + CHUNK])
-        found = self.model.pool(ID, rows, pooling)
-        self.model.close([ID])
-        return [np.frombuffer(row, "<f4") for row in found]
-
-    def ids(self, text: str) -> list[int]:
-        start, end = self.tokenizer.ends
-        return [*start, *self.tokenizer.encode_part(text), *end]
-
-    def embed(self, text: str) -> Numbers:
-        """A mean is of the whole text in one pass; the last token is computed behind the others."""
-        ids, pooling = self.ids(text), self.source.use.pooling
-        cut = 0 if pooling.is_mean else len(ids) - 1
-        (found,) = self.pool(ids[:cut], [ids[cut:]], pooling)
-        return found
 
 
 def last_token(states: Numbers) -> Numbers:

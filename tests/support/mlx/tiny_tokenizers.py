@@ -24,7 +24,7 @@ _QWEN_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 
-_TEXT = [
+TEXT = [
     "The quick brown fox jumps over the lazy dog. What is the code of Alice? The code of Alice is 48213.",
     "Hello there, how are you today? I am fine, thank you; and you? system user assistant probe Zebra",
     "naïve café über straße, don't stop!   three   spaces\n\nand lines\n\tand tabs",
@@ -53,7 +53,7 @@ def qwen3(*, ends_texts: bool = False) -> Tokenizer:
     trainer = trainers.BpeTrainer(
         vocab_size=600, special_tokens=special, initial_alphabet=alphabet, show_progress=False
     )
-    tokenizer.train_from_iterator([*_TEXT, *["yes", "no", "<Instruct>: query", "<Document>: text"] * 40], trainer)
+    tokenizer.train_from_iterator([*TEXT, *["yes", "no", "<Instruct>: query", "<Document>: text"] * 40], trainer)
     tokenizer.add_tokens(["<think>", "</think>"])
     if ends_texts:
         end = "<|endoftext|>", tokenizer.token_to_id("<|endoftext|>")
@@ -117,6 +117,6 @@ def load_folder(folder: Path, use: ModelUse = PLAIN_USE) -> TokenizerPort:
 
 def _trained(tokenizer: Tokenizer, trainer: Any) -> Tokenizer:
     trainer.show_progress = False
-    tokenizer.train_from_iterator(_TEXT, trainer)
+    tokenizer.train_from_iterator(TEXT, trainer)
     tokenizer.add_special_tokens([AddedToken(token, special=True) for token in SPECIAL])
     return tokenizer

@@ -33,10 +33,10 @@ class MemoryCheck:
         self._pool = pool
 
     async def answer_length(
-        self, request: GenerationRequest, prompt: EncodedPrompt, model: ModelDescription, max_new: int
+        self, request: GenerationRequest, prompt: EncodedPrompt, model: ModelDescription, max_new: int, whole: int = 0
     ) -> int:
         """Returns the most tokens that the answer may have: at most `max_new`, at least `min_tokens`. Unloads idle
-        models to make room. The caller holds a lease on the model.
+        models to make room. The caller holds a lease on the model. `whole`: tokens that are computed in one pass.
 
         Raises PrefillMemoryExceeded for a request that can never fit, and MemoryBusy for one that does not fit at
         present. Reused tokens count like all others: they occupy memory as well."""
@@ -48,7 +48,7 @@ class MemoryCheck:
         load = Load(
             num_prompt=len(prompt.token_ids),
             num_new=max_new,
-            chunk=max(status.prefill_chunk, images.largest if model.image_is_whole else 0),
+            chunk=max(status.prefill_chunk, whole, images.largest if model.image_is_whole else 0),
             num_choices=request.num_choices,
             is_scored=request.num_prompt_logprobs is not None,
             images=images,

@@ -4,7 +4,8 @@
 
 The short texts are one group, behind whatever they have in common, and documents to score behind their query. A longer
 text is a prompt of its own, so that it is computed in chunks, restored and kept as any prompt is; long ones that differ
-in a short end share theirs. Equal texts are computed once.
+in a short end share theirs. Equal texts are computed once. For an encoder, in which every token sees all others, a row
+is a whole text of any length, with its query, and nothing is shared.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,7 +42,11 @@ def encode_texts(prompt: PooledPrompt, model: ServedModel, salt: str) -> tuple[P
     pooling, ends = use.pooling, model.tokenizer.ends
     fits = prompt.dimensions is None or max(use.least, 1) <= prompt.dimensions <= use.size
     require(fits, "dimensions", f"must be {use.least} to {use.size} for {model.source.id}")
-    if prompt.query is not None:
+    is_encoder = use.is_encoder
+    if prompt.query is not None and is_encoder:
+        require(prompt.instruction is None, "instruction", f"is not taken by {model.source.id}: leave it out")
+        ends = (IdRow.joined((ends[0], encode(prompt.query), model.tokenizer.between)), ends[1])
+    elif prompt.query is not None:
         pooling = replace(pooling, score_ids=(encode(YES)[0], encode(NO)[0]))
         begin, ends = IdRow.joined((ends[0], encode(query_text(prompt.query, prompt.instruction)))), (IdRow(), ends[1])
     limit, num_tokens, rows = model.description.context_length, 0, list[IdRow]()
@@ -53,7 +58,7 @@ def encode_texts(prompt: PooledPrompt, model: ServedModel, salt: str) -> tuple[P
             size = model.description.vocab_size
             require(max(text, default=0) < size, place, f"has a token id outside the vocabulary (0 to {size - 1})")
         else:
-            text = use.prompt + text if prompt.query is None else f" {text}"
+            text = use.prompt + text if prompt.query is None or is_encoder else f" {text}"
         room = limit - len(begin) - len(start) - len(end)
         cuts = prompt.truncates and room > 0
         try:
@@ -71,23 +76,25 @@ def encode_texts(prompt: PooledPrompt, model: ServedModel, salt: str) -> tuple[P
         rows.append(IdRow.joined((start, ids[:room], end)))
         num_tokens += len(begin) + len(rows[-1])
         require(num_tokens <= MAX_TOKENS, prompt.field, f"must have at most {MAX_TOKENS} tokens in all")
-    groups = tuple(grouped(rows, begin, MAX_ROW if pooling.is_mean else MIN_SHARED))
+    longest = limit if is_encoder else MAX_ROW
+    groups = tuple(grouped(rows, begin, longest if is_encoder or pooling.is_mean else MIN_SHARED, longest))
     return replace(pooling, dimensions=prompt.dimensions), groups, num_tokens
 
 
-def grouped(texts: Sequence[IdRow], begin: IdRow, min_shared: int) -> Iterator[TextGroup]:
-    """Yields the groups of texts that follow `begin`. `min_shared`: the fewest tokens to share beyond it."""
+def grouped(texts: Sequence[IdRow], begin: IdRow, min_shared: int, max_row: int = MAX_ROW) -> Iterator[TextGroup]:
+    """Yields the groups of texts that follow `begin`. `min_shared`: the fewest tokens to share beyond it. `max_row`:
+    the most tokens of a row."""
     places: dict[IdRow, list[int]] = {}
     for index, text in enumerate(texts):
         places.setdefault(text, []).append(index)
     run, start, longest = list[IdRow](), 0, 0
-    for text in sorted(places, key=lambda text: (len(text) > MAX_ROW, text.to_bytes())):
+    for text in sorted(places, key=lambda text: (len(text) > max_row, text.to_bytes())):
         shared = min(common_length(run[0], text), len(run[0]) - 1) if run else 0
         shared = shared if shared >= min_shared else 0
-        if run and max(longest, len(text)) - shared > MAX_ROW:
+        if run and max(longest, len(text)) - shared > max_row:
             yield _group(run, begin, start, places)
             run = []
-        start = shared if run else len(text) - 1 if len(text) > MAX_ROW else 0
+        start = shared if run else len(text) - 1 if len(text) > max_row else 0
         longest = max(longest, len(text)) if run else len(text)
         run.append(text)
     yield _group(run, begin, start, places)

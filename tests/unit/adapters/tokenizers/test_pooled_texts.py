@@ -1,5 +1,6 @@
 """The tokens of texts to embed and of documents to score, and of what stands around them."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -61,6 +62,14 @@ def test_a_text_to_embed_ends_with_the_tokenizers_own_token_or_else_with_the_mod
     start, found = tokenizer.ends
     assert (len(start), tokenizer.decode(found)) == (0, "<|endoftext|>")
     assert tokenizer.decode(tokenizer.encode("a b").token_ids) == "a b"  # a completion does not end
+
+
+def test_a_tokenizer_that_joins_no_pairs_fails_the_load_of_an_encoder_that_scores(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path, qwen3(ends_texts=True))
+    use = ModelUse(frozenset({Capability.EMBED}), is_encoder=True)
+    assert load_folder(folder, use).between == ()
+    with pytest.raises(ModelLoadFailed, match="does not join a query and a document"):
+        load_folder(folder, replace(use, capabilities=frozenset({Capability.SCORE})))
 
 
 def test_a_token_that_is_missing_fails_the_load(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -96,6 +97,23 @@ def test_the_mean_of_a_whole_text_is_computed_in_one_pass() -> None:
     assert (len(group.prompt), len(group.rows)) == (0, 2)
     with pytest.raises(ContextOverflow, match=r"^input\[0\] has at least 600 tokens, and toy takes 512"):
         encoded(PooledPrompt(("x" * 600,)), use)
+
+
+def test_texts_of_an_encoder_are_rows_whatever_their_length_and_share_nothing() -> None:
+    use = ModelUse(frozenset({Capability.EMBED}), Pooling(is_mean=True), 8, 8, max_tokens=1500, is_encoder=True)
+    text = "the same beginning of all of the texts: "
+    (group,) = encoded(PooledPrompt((f"{text}a", text * 30, f"{text}a", "b")), use)
+    assert (len(group.prompt), list(map(len, group.rows))) == (0, [1200, 41, 1])
+    assert group.places == ((1,), (0, 2), (3,))
+
+
+def test_a_query_is_in_the_row_of_each_document_of_an_encoder() -> None:
+    use = ModelUse(frozenset({Capability.SCORE}), max_tokens=20, is_encoder=True)
+    prompt = PooledPrompt(("one", "two, longer"), "cats", truncates=True)
+    assert rows(prompt, use) == ["catstwo, longer", "catsone"]
+    assert rows(replace(prompt, texts=("x" * 50,)), use) == ["cats" + "x" * 16]
+    with pytest.raises(InvalidRequest, match=r"^instruction is not taken by toy"):
+        encoded(replace(prompt, instruction="Find pets"), use)
 
 
 def test_the_prompt_of_a_model_stands_before_each_text_but_not_before_token_ids() -> None:

@@ -13,13 +13,16 @@ from application.ports.engine import Ended, ResumedChoice
 from domain.errors import ComputeFailed
 from domain.id_row import IdRow
 from domain.ids import ModelId, RequestId, SequenceId
+from domain.memory.shape import MemoryShape, StepCost
 from domain.models.capability import Pooling
 from domain.models.model_card import ModelSource
 from domain.models.state_layout import StateLayout
 from domain.prefix.explanation import StopReason
 from domain.request.request import FinishReason
 from domain.request.stream import Admitted, Pooled
-from tests.support.engines.stepped_engine import SteppedEngine
+from domain.scheduling.memory_demand import demand_of
+from domain.scheduling.step_values import WaitingView
+from tests.support.engines.stepped_engine import GRID, SteppedEngine
 
 EMBED = Pooling()
 PROMPT = range(100, 175)
@@ -159,6 +162,49 @@ def test_a_request_is_cancelled_between_two_batches() -> None:
     pooled.loop.cancel(RequestId("texts"))
     assert pooled.end("texts").reason is FinishReason.CANCELLED
     pooled.run()
+
+
+LONG = tuple(IdRow([start] * 100) for start in (1, 2, 3))
+"""Rows of more tokens than a step prefills."""
+
+
+def test_a_model_without_state_computes_rows_of_any_length_each_in_one_pass() -> None:
+    pooled = engine(StateLayout(()))
+    submit(pooled, "texts", range(0), rows=(*LONG, IdRow([4])))
+    pooled.run()
+    assert passes(pooled, "texts") == [1, 1, 1, 1]
+    assert isinstance(admitted := pooled.items("texts")[0], Admitted)
+    assert (admitted.explanation.reason, admitted.explanation.note) == (
+        StopReason.UNSUPPORTED_LAYOUT,
+        "it keeps no state between tokens",
+    )
+
+
+def test_a_long_row_counts_whole_before_it_is_computed() -> None:
+    pooled = engine(StateLayout(()))
+    submit(pooled, "texts", range(0), rows=LONG[:1])
+    (run,) = pooled.loop._runs.values()
+    counted = list[int]()
+    while not values(pooled, "texts"):
+        view, shape = run.view(), MemoryShape(step=StepCost(token_bytes=1, pair_bytes=1))
+        first = view if isinstance(view, WaitingView) else None
+        demand = demand_of([view], {view.id: shape}, GRID, first)
+        counted.append(demand.waiting_bytes if first is not None else demand.step_bytes)
+        pooled.step()
+    assert set(counted) == {100 + 100**2}
+    assert len(counted) > 1
+
+
+def test_a_stream_goes_on_between_the_passes_of_long_rows() -> None:
+    pooled = engine(StateLayout(()))
+    pooled.submit("chat", range(30), 60)
+    pooled.step()
+    submit(pooled, "texts", range(0), rows=LONG)
+    decoded = list[int]()
+    while len(decoded) < len(LONG):
+        pooled.step()
+        decoded += [len(pooled.tokens("chat"))] * (len(values(pooled, "texts")) - len(decoded))
+    assert sorted(set(decoded)) == decoded
 
 
 def test_a_failing_batch_ends_its_request_only() -> None:

@@ -145,7 +145,7 @@ def test_everything_else_generates(files: ModelFiles) -> None:
         ),
         (ModelFiles("mine", {"model_type": "llama_bidirec"}), "llama_bidirec is an encoder"),
         (ModelFiles("mine", {"model_type": "llama", "architectures": ["LlamaBiModel"]}), "LlamaBiModel is an encoder"),
-        *((ModelFiles("m", {"model_type": kind}), "an encoder") for kind in ("bert", "xlm-roberta", "modernbert")),
+        *((ModelFiles("m", {"model_type": kind}), "an encoder") for kind in ("deberta-v2", "mpnet", "distilbert")),
         (
             ModelFiles("x/Qwen3-Reranker-seq-cls", {**_QWEN3, "architectures": ["Qwen3ForSequenceClassification"]}),
             r"score\.weight",
