@@ -145,7 +145,8 @@ class ControlTokens:
         if any(self.encode_parts(text).ids != encoding.ids for text, encoding in zip(written, own, strict=True)):
             raise ValueError("it does not find control tokens under other names")
         ids = {text: self._rust.token_to_id(text) for text in sorted(self._controls)}
-        unknown = self._twin.encode_batch([chr(_PRIVATE[-1])], add_special_tokens=False)[0].ids
+        (none,) = self._twin.encode_batch([chr(_PRIVATE[-1])], add_special_tokens=False)  # BERT drops the character
+        unknown = {*none.ids, ids.get(str(getattr(self._rust.model, "unk_token", None)))}
         spelled = [text for text in self._special if len(text) < _MIN_CHARS]
         for tokenizer, change in ((self._twin, str), (self._rust, str.upper), (self._rust, _full_width)):
             changed = [change(text) for text in ids]

@@ -110,6 +110,7 @@ def test_text_that_spells_a_separator_is_text(tmp_path: Path) -> None:
     separator = loaded.tokenizer.special_tokens["[SEP]"]
     (row,) = rows_of(loaded, PooledPrompt(("a [SEP] b",), "c [SEP] d"))
     assert row.count(separator) == 2
+    assert loaded.tokenizer.note == ""  # what it does not know is [UNK], which is no risk
 
 
 def test_a_text_longer_than_the_tokenizers_own_limit_is_whole(tmp_path: Path) -> None:
