@@ -16,7 +16,7 @@ from adapters.mlx.loading.pieces import find_flaw, flaw_of
 from adapters.mlx.loading.thresholds import small_thresholds
 from adapters.mlx.memory import MeasuredFile
 from adapters.mlx.runtime.arrays import trial
-from adapters.mlx.speculation.drafting import nn
+from adapters.mlx.speculation.drafting import DraftModelNetwork, nn
 from application.services.lane import Lane
 from domain.ids import ModelId
 from tests.support.engines.finish_load import finish_load
@@ -141,6 +141,11 @@ def test_a_kernel_that_takes_no_small_threshold_proves_nothing() -> None:
 @pytest.mark.parametrize("name", names())
 def test_no_family_raises_a_false_alarm(name: str) -> None:
     assert finish_load(flaw_of(build(name), 256)) == ""
+
+
+@pytest.mark.parametrize(("trunk", "draft"), [("gemma3_text", "llama"), ("llama", "mamba2")])
+def test_a_draft_model_raises_no_false_alarm(trunk: str, draft: str) -> None:
+    assert finish_load(flaw_of(DraftModelNetwork(build(trunk), build(draft)), 256)) == ""
 
 
 @pytest.mark.parametrize(
