@@ -108,7 +108,8 @@ $(INSTALLED): pyproject.toml constraints.txt | $(VENV)/.created
 	@if [ -n "$(filter-out $(INSTALLED),$(wildcard $(VENV)/.installed-*))" ]; then \
 	  rm -f $(VENV)/.installed-*; $(BIN)/python -m pip uninstall --yes --quiet mlx mlx-cpu mlx-cuda-12 mlx-cuda-13; \
 	fi
-	@$(BIN)/python -m pip install $(PINNED) --build-constraint constraints.txt --editable '$(PROJECT)'
+	@# not quiet: it takes minutes
+	@$(BIN)/python -m pip install $(filter-out --quiet,$(PINNED)) --build-constraint constraints.txt --editable '$(PROJECT)'
 	@# Of what mlx-vlm declares (OpenCV, datasets, a web server) its model modules need nothing that is not here.
 	@$(BIN)/python -m pip install $(PINNED) --no-deps mlx-vlm
 	@touch $@

@@ -245,8 +245,10 @@ def _in_words(id: ModelId) -> Generator[None]:
         if isinstance(error, (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled)) or (
             type(error).__name__ in UNREACHABLE
         ):
+            address = importlib.import_module("huggingface_hub.constants").ENDPOINT
             raise ModelLoadFailed(
-                f"{id} is not on this machine and the hub cannot be reached: download it first, or name a local folder"
+                f"{id} is not on this machine and the hub cannot be reached at {address}: download it first, name a"
+                " local folder, or name a mirror in HF_ENDPOINT"
             ) from error
         reason = str(error).strip().split("\n", maxsplit=1)[0]
         raise ModelLoadFailed(f"downloading {id} failed ({type(error).__name__}: {reason})") from error

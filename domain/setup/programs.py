@@ -82,6 +82,18 @@ def qwen(target: Target) -> str:
     return _exports(variables, "qwen", "--auth-type", "openai")
 
 
+def hermes(target: Target) -> str:
+    text = json.dumps
+    return f"""\
+# ~/.hermes/config.yaml
+model:
+  provider: custom
+  default: {text(target.model)}
+  base_url: {text(f"{target.url}/v1")}
+  api_key: {text(target.token)}
+  context_length: {target.context}"""
+
+
 def crush(target: Target) -> str:
     model = {
         "id": target.model,
@@ -113,5 +125,6 @@ PROGRAMS: Mapping[str, Callable[[Target], str]] = {
     "goose": goose,
     "qwen-code": qwen,
     "crush": crush,
+    "hermes": hermes,
 }
 """The text of the settings by the program's name."""

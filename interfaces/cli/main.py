@@ -21,9 +21,11 @@ from interfaces.cli.commands import (
     logs_explain,
     models,
     plan,
+    resident,
     run,
     serve,
     service,
+    show,
     status,
     version,
 )
@@ -35,6 +37,7 @@ app = typer.Typer(
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # boxes and the type of every flag
 )
 app.command("serve")(serve.serve)
 app.command("run")(run.run)
@@ -42,6 +45,9 @@ app.command("plan")(plan.plan)
 app.command("doctor")(doctor.doctor)
 app.command("launch")(launch.launch)
 app.command("status")(status.status)
+app.command("ps")(resident.ps)
+app.command("stop")(resident.stop)
+app.command("show")(show.show)
 app.command("version")(version.version)
 app.add_typer(models.models_app, name="models")
 app.add_typer(config.config_app, name="config")

@@ -7,8 +7,8 @@ only through `domain/printable.py`.
 import asyncio
 import json
 import math
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 from urllib.parse import urlsplit
@@ -35,6 +35,9 @@ MAX_ANSWER_BYTES = 16 * 2**20
 
 MAX_DIGITS = 20
 """The bound on a whole number, its sign included: an integer of 64 bits has no more, and fits a float."""
+
+
+_DATA = b"data: "
 
 
 class NoAnswer(Exception):
@@ -67,7 +70,7 @@ class RunningServer:
     url: str
     api_key: str | None = None
 
-    def understood(self, answer: dict[str, object], body: type[_Body]) -> _Body:
+    def understood(self, answer: Mapping[str, object], body: type[_Body]) -> _Body:
         """The answer decoded as `body`, a type of this version's API. Raises NoAnswer."""
         from interfaces.http.native.bodies import body_of
 
@@ -80,6 +83,36 @@ class RunningServer:
     async def ask(self, path: str, body: bytes | None = None, timeout_s: float | None = None) -> dict[str, object]:
         """Returns the answer to a JSON body, or to GET. `timeout_s`: the longest wait; None: no limit. Raises
         NoAnswer."""
+        async with self._asking(path, body, timeout_s) as response:
+            return await self._answer(response)
+
+    async def events(self, path: str, body: bytes) -> AsyncGenerator[Mapping[str, object]]:
+        """The server-sent events of the answer to a JSON body, up to `[DONE]`. Raises NoAnswer, also for an error
+        within the stream."""
+        async with self._asking(path, body, None) as response:
+            if not response.is_success:
+                await self._answer(response)
+            line = b""
+            async for data in response.aiter_bytes():
+                *lines, line = (line + data).split(b"\n")
+                for one in lines:
+                    if one.startswith(_DATA) and one.strip() != _DATA + b"[DONE]":
+                        yield self._event(one.removeprefix(_DATA))
+                if len(line) > MAX_ANSWER_BYTES:
+                    raise NoAnswer(f"{self.url} sent an event longer than {format_bytes(MAX_ANSWER_BYTES)}")
+
+    def _event(self, data: bytes) -> Mapping[str, object]:
+        try:
+            event = cast("Mapping[str, object]", decoded(data))
+        except ValueError:
+            event = {"error": None}
+        if "error" in event:
+            raise NoAnswer(self._refusal(200, event))
+        return event
+
+    @asynccontextmanager
+    async def _asking(self, path: str, body: bytes | None, timeout_s: float | None) -> "AsyncGenerator[httpx.Response]":
+        """The response to a request, its body not yet read. Failures, also in the block, are raised as NoAnswer."""
         import httpx
 
         headers = {b"Content-Type": b"application/json"}
@@ -95,7 +128,7 @@ class RunningServer:
                 httpx.AsyncClient(timeout=timeout, trust_env=not is_local) as client,
                 client.stream(method, self.url + path, content=body, headers=headers) as response,
             ):
-                return await self._answer(response)
+                yield response
         except TimeoutError:
             raise NoAnswer(f"{self.url} did not answer within {timeout_s:g} s") from None
         except (httpx.InvalidURL, httpx.UnsupportedProtocol, ValueError) as error:

@@ -6,6 +6,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 SMALL_CONTEXT = 32_768
 """Agents send 10,000 to 30,000 tokens before the first question."""
 
-TIMEOUT_S = 10.0
 MAX_NAMED = 10
 PLACEHOLDER = "YOUR-KEY"
 
@@ -45,11 +45,14 @@ def launch(
     api_key: ApiKey = None,
     show: Print = False,
 ) -> None:
-    """Start claude, codex or opencode against a server, starting the server if none answers. No file of yours is
-    changed. For other programs, print their settings."""
+    """Start a coding agent on a server, which is started too.
+
+    claude, codex and opencode are started, and no file of yours is changed. For other programs their settings are
+    printed.
+    """
     import asyncio
 
-    from interfaces.cli.client.running_server import needed, running_server
+    from interfaces.cli.client.running_server import NotRunning, needed, running_server
 
     agent = AGENTS.get(name)
     if agent is None and name not in PROGRAMS:
@@ -59,13 +62,18 @@ def launch(
     if agent is not None and command is None and not show:
         fail(f"{agent.title} is not installed: no {name} on the PATH. To install it: {agent.install}")
     settings = settings_with({}).settings
+    server = running_server(url, api_key, settings.server)
     with needed():
-        may_start = agent is not None and not show and url is None
-        server = _ready(running_server(url, api_key, settings.server), settings, model, may_start=may_start)
-        target = asyncio.run(_target(server, model))
+        try:
+            may_start = agent is not None and not show and url is None
+            server = _ready(server, settings, model, may_start=may_start)
+            target = asyncio.run(_target(server, model))
+        except NotRunning:
+            if not show and agent is not None:
+                raise
+            target = _planned_target(server, settings, model)
     if target.context < SMALL_CONTEXT:
-        small = f"{target.model} has a context of {target.context} tokens, and agents need {SMALL_CONTEXT} or more"
-        typer.echo(f"cairn: {small}: choose a model with --model; cairn plan --suggest lists some", err=True)
+        _warn(target, must_ask=agent is not None and not show)
     if agent is None:
         typer.echo(PROGRAMS[name](_shown(target)))
     elif show:
@@ -74,16 +82,29 @@ def launch(
         _become(command or name, agent, target, arguments or [])
 
 
+def _warn(target: Target, *, must_ask: bool) -> None:
+    """Says that the context is too small. `must_ask`: the agent's screen would hide it, so the user decides; without a
+    terminal the command ends."""
+    small = f"{target.model} has a context of {target.context} tokens, and agents need {SMALL_CONTEXT} or more"
+    advice = "choose a model with --model; cairn plan --suggest lists some"
+    if must_ask and not sys.stdin.isatty():
+        fail(f"{small}: {advice}", USAGE)
+    typer.echo(f"cairn: {small}: {advice}", err=True)
+    if must_ask:
+        typer.confirm("Start it all the same?", abort=True, err=True)
+
+
 def _ready(server: "RunningServer", settings: "Settings", model: str | None, *, may_start: bool) -> "RunningServer":
     """The server, with its key only if it asks for one. It is started if it does not answer. Raises NoAnswer."""
     import asyncio
 
     from interfaces.cli.client.running_server import NotRunning
+    from interfaces.cli.client.served_models import with_needed_key
     from interfaces.cli.server.background import start_server
     from interfaces.composition.backends import cache_dir
 
     try:
-        return asyncio.run(_with_needed_key(server))
+        return asyncio.run(with_needed_key(server))
     except NotRunning:
         if not may_start:
             raise
@@ -94,33 +115,18 @@ def _ready(server: "RunningServer", settings: "Settings", model: str | None, *, 
     pid = start_server(server, arguments, cache_dir() / f"server-{settings.server.port}.log")
     if pid is not None:
         typer.echo(f"cairn: it goes on when the agent has ended; to stop it: kill {pid}", err=True)
-    return asyncio.run(_with_needed_key(server))
-
-
-async def _with_needed_key(server: "RunningServer") -> "RunningServer":
-    """An agent gets the key of no server that does not ask for one. Raises NoAnswer."""
-    from interfaces.cli.client.running_server import NoAnswer, RunningServer
-
-    keyless = RunningServer(server.url)
-    try:
-        await keyless.ask("/v1/models", timeout_s=TIMEOUT_S)
-    except NoAnswer as why:
-        if why.http_status == 401 and server.api_key is not None:
-            return server
-        raise
-    return keyless
+    return asyncio.run(with_needed_key(server))
 
 
 async def _target(server: "RunningServer", model: str | None) -> Target:
     """The target with its context, which is known once the model is loaded. `model` None: the server's default. Raises
     NoAnswer."""
     from interfaces.cli.client.running_server import NoAnswer
+    from interfaces.cli.client.served_models import chat_models, default_model
     from interfaces.http.native.tokenize import TokenizedBody
-    from interfaces.http.openai.models import ModelListBody
 
-    listed = server.understood(await server.ask("/v1/models", timeout_s=TIMEOUT_S), ModelListBody).data
-    chats = {one.id: one.state for one in listed if "generate" in one.capabilities}
-    wanted = model or await _default(server)
+    chats = await chat_models(server)
+    wanted = model or await default_model(server)
     if wanted not in chats:
         near = ", ".join(map(printable, near_names(wanted, chats) or list(chats)[:MAX_NAMED]))
         raise NoAnswer(f"--model must name a model that chats at {server.url}, as {near or 'none does'}", USAGE)
@@ -134,16 +140,19 @@ async def _target(server: "RunningServer", model: str | None) -> Target:
         raise NoAnswer(error.message, USAGE) from None
 
 
-async def _default(server: "RunningServer") -> str:
-    """The server's default model; empty if it does not say it to this client, which is no admin then."""
-    from interfaces.cli.client.running_server import NoAnswer
-    from interfaces.http.native.admin import SettingsBody
+def _planned_target(server: "RunningServer", settings: "Settings", model: str | None) -> Target:
+    """The target of a server that does not run, with the context by the files of the model, if they are here."""
+    from interfaces.composition.backends import choose_backend
+    from interfaces.composition.memory import plan_memory
 
+    name = model or settings.model.default
+    typer.echo(f"cairn: no server answers at {server.url}; this is for the one of the settings", err=True)
     try:
-        settings = server.understood(await server.ask("/admin/api/settings", timeout_s=TIMEOUT_S), SettingsBody)
-    except NoAnswer:
-        return ""
-    return next((str(one.value) for one in settings.data if one.path == "model.default"), "")
+        named = replace(settings, model=replace(settings.model, default=name))
+        context = plan_memory(named, choose_backend(named), None, None, 1)[0].context_length
+    except DomainError as error:
+        fail(f"the context of {printable(name)} is not known: {error.message}; start the server first")
+    return Target(server.url, name, context, server.api_key)
 
 
 def _shown(target: Target) -> Target:

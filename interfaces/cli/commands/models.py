@@ -3,6 +3,7 @@ it."""
 
 import json
 import shutil
+import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +15,7 @@ from domain.byte_size import format_bytes
 from domain.errors import DomainError, ModelNotFound
 from domain.ids import ModelId
 from domain.printable import printable
+from interfaces.cli.terminal.columns import columns
 from interfaces.cli.terminal.ending import FAILED, USAGE, fail
 from interfaces.cli.terminal.options import AsJson, Backend, ModelDirs, Yes, model_flags, settings_with
 from interfaces.cli.terminal.progress import progress
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 MIN_FREE_BYTES = 1 << 30
 """The space that a download leaves free."""
 
-models_app = typer.Typer(help="List the models of this machine; pull and remove models of the hub.")
+models_app = typer.Typer(help="List the models of this machine; pull and remove them.")
 
 HubName = Annotated[str, typer.Argument(metavar="ORG/NAME", help="The model's id on the hub.")]
 
@@ -34,14 +36,17 @@ HubName = Annotated[str, typer.Argument(metavar="ORG/NAME", help="The model's id
 def models(
     context: typer.Context, model_dir: ModelDirs = None, backend: Backend = None, as_json: AsJson = False
 ) -> None:
-    """List the models of this machine; pull and remove models of the hub."""
+    """List the models of this machine; pull and remove them."""
     if context.invoked_subcommand is None:
         list_models(model_dir, backend, as_json)
 
 
 @models_app.command("list")
 def list_models(model_dir: ModelDirs = None, backend: Backend = None, as_json: AsJson = False) -> None:
-    """List the models that can be served without a download."""
+    """List the models that can be served without a download.
+
+    A line each. Into a pipe without a header, separated by tabs: name, bytes, from, changed, folder.
+    """
     from interfaces.composition.backends import model_repository
 
     settings = _settings(model_flags(None, None, model_dir, backend))
@@ -60,16 +65,18 @@ def list_models(model_dir: ModelDirs = None, backend: Backend = None, as_json: A
         ]
         typer.echo(json.dumps(listing, indent=2))
         return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("model", "weights", "from", "changed", box=None, pad_edge=False, header_style="bold")
-    table.add_column("folder", overflow="fold")
-    for source in found:
-        name = f"{source.id} (default)" if source.id == settings.model.default else source.id
-        changed = f"{datetime.fromtimestamp(source.created_s, UTC):%Y-%m-%d}"
-        table.add_row(name, format_bytes(source.file_bytes), source.owned_by, changed, source.path)
-    Console().print(table)
+    rows = [
+        (source.id, source.file_bytes, source.owned_by, f"{datetime.fromtimestamp(source.created_s, UTC):%Y-%m-%d}")
+        for source in found
+    ]
+    if not sys.stdout.isatty():
+        for row, source in zip(rows, found, strict=True):
+            typer.echo("\t".join(map(str, (*row, source.path))))
+        return
+    default = f"{settings.model.default} (default)"
+    cells = [(default if id == settings.model.default else id, format_bytes(size), *rest) for id, size, *rest in rows]
+    for line in columns([("model", "weights", "from", "changed"), *cells]):
+        typer.echo(line)
 
 
 @models_app.command()

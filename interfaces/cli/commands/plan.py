@@ -1,8 +1,8 @@
 """`cairn plan`: the memory that a model would need, here or on another machine, without loading it."""
 
 import json
-import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
@@ -14,10 +14,16 @@ from domain.memory.shape import StateCost
 from domain.scheduling.memory_plan import IMAGE_TOKENS, MemoryPlan, PlannedModel
 from domain.setup.suggestions import suggested
 from interfaces.cli.terminal.ending import USAGE, fail
-from interfaces.cli.terminal.options import AsJson, Backend, Dtype, Model, ModelDirs, model_flags, settings_with
-
-_COUNT = re.compile(r"([0-9]{1,9})([kKmM]?)")
-_TIMES = {"": 1, "k": 2**10, "m": 2**20}
+from interfaces.cli.terminal.options import (
+    AsJson,
+    Backend,
+    Dtype,
+    Model,
+    ModelDirs,
+    model_flags,
+    parse_tokens,
+    settings_with,
+)
 
 Context = Annotated[
     str | None, typer.Option(metavar="TOKENS", help="Prompt and answer of each sequence: 32k. Default: the model's.")
@@ -44,19 +50,20 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Estimate the memory that a model needs, and what fits, from its config alone."""
-    from interfaces.composition.backends import choose_backend
+    from interfaces.composition.backends import choose_backend, describe_computing
     from interfaces.composition.memory import limits_for, plan_memory
     from interfaces.composition.near_models import near_models
 
+    tokens = None if context is None else parse_tokens(context)
     try:
-        tokens = None if context is None else parse_tokens(context)
         size = None if memory is None else ByteSize.parse(memory)
     except InvalidRequest as error:
         fail(error.message, USAGE)
     settings = settings_with(model_flags(model, dtype, model_dir, backend)).settings
     try:
         if suggest:
-            _suggest(limits_for(settings, choose_backend(settings), size), tokens or AGENTS_CONTEXT, as_json)
+            limits = limits_for(settings, choose_backend(settings), size)
+            _suggest(limits, tokens or AGENTS_CONTEXT, describe_computing(settings), as_json)
             return
         planned, found = plan_memory(settings, choose_backend(settings), size, tokens, batch)
     except ModelNotFound as error:
@@ -70,11 +77,14 @@ def plan(
         typer.echo(f"{name:<32} {text}")
 
 
-def _suggest(limits: MemoryLimits | None, context: int, as_json: bool) -> None:
-    """Prints the models of the table that fit."""
+def _suggest(limits: MemoryLimits | None, context: int, device: str, as_json: bool) -> None:
+    """Prints the models of the table that fit. `device`: as `describe_computing`; on a CPU the smallest come first, and
+    nothing is said of speeds, which are a GPU's."""
     if limits is None:
         fail("how much memory there is cannot be read: give it with --memory SIZE", USAGE)
-    rows = list(suggested(limits.hard_bytes, context))
+    rows, on_cpu = list(suggested(limits.hard_bytes, context)), device.startswith("cpu")
+    if on_cpu:
+        rows = [(replace(one, note=one.note.partition(";")[0]), longest) for one, longest in reversed(rows)]
     if as_json:
         found = [
             {"model": one.name, "weight_bytes": one.weight_bytes, "largest_context": longest, "note": one.note}
@@ -82,6 +92,7 @@ def _suggest(limits: MemoryLimits | None, context: int, as_json: bool) -> None:
         ]
         typer.echo(json.dumps({"hard_bytes": limits.hard_bytes, "context": context, "models": found}, indent=2))
         return
+    typer.echo(f"computes on: {device}" + (", where models beyond some 2 GB answer slowly" if on_cpu else ""))
     typer.echo(f"may be held: {format_bytes(limits.hard_bytes)} of {format_bytes(limits.total_bytes)}")
     if not rows:
         fail(f"no model of the table fits with a context of {context} tokens: try a smaller --context")
@@ -90,15 +101,6 @@ def _suggest(limits: MemoryLimits | None, context: int, as_json: bool) -> None:
     for one, longest in rows:
         typer.echo(f"{one.name:<{width}} {format_bytes(one.weight_bytes):>9} {longest:>14,}  {one.note}")
     typer.echo(f"To download the first: cairn models pull {rows[0][0].name}")
-
-
-def parse_tokens(text: str) -> int:
-    """Parses a number of tokens: `32768`, `32k`, `1m`. Raises InvalidRequest."""
-    match = _COUNT.fullmatch(text)
-    count = int(match[1]) * _TIMES[match[2].lower()] if match else 0
-    if not 0 < count < 2**31:
-        raise InvalidRequest(f"--context {text!r} is not a number of tokens: write 131072 or 128k")
-    return count
 
 
 def as_data(id: str, model: PlannedModel, plan: MemoryPlan) -> dict[str, Any]:

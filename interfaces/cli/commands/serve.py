@@ -6,28 +6,84 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from interfaces.cli.terminal.ending import fail
-from interfaces.cli.terminal.options import ApiKey, Backend, Dtype, Model, ModelDirs, model_flags, settings_with
+from application.settings import Settings
+from interfaces.cli.terminal.ending import USAGE, fail
+from interfaces.cli.terminal.options import (
+    ApiKey,
+    Backend,
+    Dtype,
+    Model,
+    ModelDirs,
+    model_flags,
+    parse_tokens,
+    settings_with,
+)
 
 if TYPE_CHECKING:
     from adapters.config.loader import LoadedSettings
+    from application.settings import ServerSettings
 
 
-Host = Annotated[str | None, typer.Option(help="Address to listen on; any but loopback needs a key.")]
-Port = Annotated[int | None, typer.Option(help="Port to listen on; 0 takes a free one.")]
-Store = Annotated[str | None, typer.Option(metavar="DIR|off", help="Folder of the prefix store, or off.")]
-StoreQuota = Annotated[str | None, typer.Option(metavar="SIZE", help="Limit of the store on disk: 16GiB, 50%.")]
-HotTier = Annotated[str | None, typer.Option(metavar="SIZE", help="Limit of the hot tier in memory: 2GiB, 10%.")]
+_DEFAULT = Settings()
+
+Host = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ADDRESS",
+        help=f"Address to listen on; any but loopback needs a key. Default: {_DEFAULT.server.host}.",
+    ),
+]
+Port = Annotated[
+    int | None,
+    typer.Option(metavar="NUMBER", help=f"Port to listen on; 0 takes a free one. Default: {_DEFAULT.server.port}."),
+]
+Name = Annotated[
+    str | None, typer.Option("--name", metavar="NAME", help="A further name by which clients may ask for MODEL.")
+]
+Context = Annotated[
+    str | None, typer.Option(metavar="TOKENS", help="Limit of prompt and answer: 32k. Default: the model's own.")
+]
+Store = Annotated[
+    str | None,
+    typer.Option(metavar="DIR|off", help="Folder of the prefix store, or off. Default: ~/.cache/cairn/store."),
+]
+NoStore = Annotated[bool, typer.Option("--no-store", help="As --store off.")]
+StoreQuota = Annotated[
+    str | None,
+    typer.Option(metavar="SIZE", help="Limit of the store on disk: 16GiB, 50%. Default: a fifth of the free space."),
+]
+HotTier = Annotated[
+    str | None,
+    typer.Option(metavar="SIZE", help="Limit of the hot tier in memory: 2GiB. Default: 10% of the memory limit."),
+]
 Memory = Annotated[
-    str | None, typer.Option(metavar="SIZE|auto", help="Memory limit of the engine, weights included: 24GiB, 60%.")
+    str | None,
+    typer.Option(
+        metavar="SIZE|auto",
+        help="Memory limit of the engine, weights included: 24GiB, 60%. Default: what is free, less a tenth.",
+    ),
 ]
-MaxBatch = Annotated[int | None, typer.Option(help="Sequences decoded at once.")]
-Queue = Annotated[int | None, typer.Option(help="Requests that may wait; more are refused with 503.")]
+MaxBatch = Annotated[
+    int | None, typer.Option(metavar="NUMBER", help=f"Sequences decoded at once. Default: {_DEFAULT.engine.max_batch}.")
+]
+Queue = Annotated[
+    int | None,
+    typer.Option(
+        metavar="NUMBER",
+        help=f"Requests that may wait; more are refused with 503. Default: {_DEFAULT.engine.queue}.",
+    ),
+]
 Exact = Annotated[
-    bool | None, typer.Option("--exact/--no-exact", help="Reuse only what is bit-identical to recomputing.")
+    bool | None,
+    typer.Option("--exact/--no-exact", help="Reuse only what is bit-identical to recomputing. Default: --no-exact."),
 ]
-LogLevel = Annotated[str | None, typer.Option(help="debug, info, warning or error.")]
-LogFormat = Annotated[str | None, typer.Option(help="plain or json.")]
+LogLevel = Annotated[
+    str | None,
+    typer.Option(metavar="LEVEL", help=f"debug, info, warning or error. Default: {_DEFAULT.server.log_level}."),
+]
+LogFormat = Annotated[
+    str | None, typer.Option(metavar="FORMAT", help=f"plain or json. Default: {_DEFAULT.server.log_format}.")
+]
 
 
 def serve(
@@ -37,7 +93,10 @@ def serve(
     port: Port = None,
     api_key: ApiKey = None,
     model_dir: ModelDirs = None,
+    name: Name = None,
+    context: Context = None,
     store: Store = None,
+    no_store: NoStore = False,
     store_quota: StoreQuota = None,
     hot_tier: HotTier = None,
     memory: Memory = None,
@@ -57,6 +116,7 @@ def serve(
         "server.api_key": ("--api-key-file", api_key),
         "server.log_level": ("--log-level", log_level),
         "server.log_format": ("--log-format", log_format),
+        "model.context_length": ("--context", None if context is None else parse_tokens(context)),
         "engine.memory": ("--memory", memory),
         "engine.max_batch": ("--max-batch", max_batch),
         "engine.queue": ("--queue", queue),
@@ -64,7 +124,12 @@ def serve(
         "store.hot_tier": ("--hot-tier", hot_tier),
         "cache.exact": ("--exact", exact),
     }
-    loaded = settings_with(flags | _store_flags(store))
+    if no_store and store is not None:
+        fail("--no-store and --store contradict each other", USAGE)
+    flags |= _store_flags("off" if no_store else store)
+    loaded = settings_with(flags)
+    if name is not None:
+        loaded = settings_with(flags | {"server.aliases": ("--name", [name, *loaded.settings.server.aliases])})
     configure_logging(loaded.settings.server.log_level, loaded.settings.server.log_format)
     if other := loaded.overridden.get("store.kind"):
         typer.echo(f"--store {store} decides store.kind, not {other}")
@@ -97,10 +162,27 @@ def _run(loaded: "LoadedSettings") -> None:
     try:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             outcome = runner.run(serve_until_stopped(loaded, child))
-    except (AddressUnavailable, InvalidKeys) as error:
+    except AddressUnavailable as error:
+        fail(f"{error}{_running_there(loaded.settings.server)}")
+    except InvalidKeys as error:
         fail(str(error))
     if not outcome.is_clean:
         typer.echo("cairn: the engine did not stop in time", err=True)
         os._exit(1)
     if outcome.problem:
         fail(outcome.problem)
+
+
+def _running_there(settings: "ServerSettings") -> str:
+    """What runs at an address that is taken, as the end of a message; empty where it is no Cairn."""
+    import asyncio
+
+    from interfaces.cli.client.running_server import NoAnswer, running_server
+    from interfaces.http.native.health import EngineBody
+
+    server = running_server(None, None, settings)
+    try:
+        server.understood(asyncio.run(server.ask("/health/engine", timeout_s=2.0)), EngineBody)
+    except NoAnswer:
+        return ""
+    return "; a Cairn answers there: cairn status shows it"

@@ -1,12 +1,21 @@
 """`cairn status`: the state of a running server, on one screen or as JSON."""
 
 import json
-from typing import Annotated
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from interfaces.cli.terminal.ending import fail
+from interfaces.cli.terminal.ending import USAGE, fail
 from interfaces.cli.terminal.options import ApiKey, AsJson, Url
+
+if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.live import Live
+
+    from interfaces.cli.client.running_server import RunningServer
+    from interfaces.cli.commands.status_screen import Status
 
 Timeout = Annotated[
     float | None,
@@ -14,8 +23,21 @@ Timeout = Annotated[
 ]
 
 
-def status(url: Url = None, api_key: ApiKey = None, as_json: AsJson = False, timeout: Timeout = None) -> None:
-    """Show the state of a running server: models, requests, rates, reuse, memory. Needs an admin's key, if any.
+Watch = Annotated[bool, typer.Option("--watch", help="Show it anew every two seconds, until Ctrl-C.")]
+
+WATCH_S = 2.0
+
+
+def status(
+    url: Url = None,
+    api_key: ApiKey = None,
+    as_json: AsJson = False,
+    timeout: Timeout = None,
+    watch: Watch = False,
+) -> None:
+    """Show models, requests, rates, reuse and memory of a server.
+
+    Needs an admin's key where keys are needed.
 
     While a server is slow, what it has answered is shown with its age.
     """
@@ -29,6 +51,8 @@ def status(url: Url = None, api_key: ApiKey = None, as_json: AsJson = False, tim
 
     server = configured_server(url, api_key)
     console = Console(highlight=False)
+    if watch and (as_json or not console.is_terminal):
+        fail("--watch needs a terminal, and no --json", USAGE)
     known: Status | None = None
 
     def screen(found: Status) -> Group:
@@ -44,6 +68,9 @@ def status(url: Url = None, api_key: ApiKey = None, as_json: AsJson = False, tim
         known = found
 
     live = Live(console=console, auto_refresh=False, transient=True)
+    if watch:
+        _follow(server, live, screen)
+        return
     try:
         with needed(), live:
             known = asyncio.run(read(server, timeout, show))
@@ -58,3 +85,24 @@ def status(url: Url = None, api_key: ApiKey = None, as_json: AsJson = False, tim
         typer.echo(json.dumps(data, indent=2))
         return
     console.print(screen(known))
+
+
+def _follow(server: "RunningServer", live: "Live", screen: "Callable[[Status], Group]") -> None:
+    """Shows the state again and again until Ctrl-C, whatever becomes of the server meanwhile."""
+    import asyncio
+
+    from rich.text import Text
+
+    from interfaces.cli.client.running_server import NoAnswer
+    from interfaces.cli.commands.status_screen import read
+
+    async def follow() -> None:
+        while True:
+            try:
+                live.update(screen(await read(server, show=lambda found: live.update(screen(found)))), refresh=True)
+            except NoAnswer as why:
+                live.update(Text(f"cairn: {why}"), refresh=True)
+            await asyncio.sleep(WATCH_S)
+
+    with suppress(KeyboardInterrupt), live:
+        asyncio.run(follow())

@@ -3,10 +3,12 @@
 import asyncio
 import json
 import os
+import re
 import shlex
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 
 import typer
 
@@ -20,6 +22,7 @@ from domain.byte_size import format_bytes
 from domain.errors import DomainError
 from domain.models.capability import GENERATES, Capability
 from domain.models.model_card import DecodeMode, ModelDescription
+from domain.setup.suggestions import SUGGESTIONS
 from interfaces.cli.server.loading import wait_for_model
 from interfaces.composition.memory import describe_limits
 from interfaces.composition.near_models import near_models
@@ -121,7 +124,7 @@ async def _announce(service: Service, server: HttpServer, base_url: str, supervi
     except DomainError as error:
         server.stop()
         return error.message + near_models(service.settings, service.settings.model.default)
-    notes = [("note", served.source.note)] if served.source.note else []
+    notes = [("note", served.source.note), ("next", REAL)] if served.source.note else []
     facts, can = [*notes, *await _facts(service, served.description)], served.source.use.capabilities
     typer.echo(banner(service.settings, base_url, served.description, served.tokenizer, facts, can))
     supervisor.ready()
@@ -155,6 +158,13 @@ def _config_fact() -> str:
     file = config_file(os.environ)
     return str(file) if file.exists() else f"{file} (none yet)"
 
+
+REAL = f"cairn plan --suggest names real models that fit, to be served as cairn serve {SUGGESTIONS[0].name}"
+
+WIDTH = 80
+"""The columns of the terminal that the banner is made for."""
+
+_BETWEEN_VALUES = re.compile(r'(?<=[,:]) (?=["\[{])')
 
 QUESTION = "My cat is called Miso. What is my cat called?"
 """A question that the embedded model can answer from its prompt."""
@@ -198,17 +208,34 @@ def banner(
     rows += [("pages", f"{base_url}/chat to talk to it, {base_url}/admin to watch it"), *facts]
     first = next(one for one in (Capability.SEE, *Capability) if one in can)
     lines = [f"Cairn serves {model.id} at {base_url}/v1", "", *curl_lines(settings, base_url, model.id, first), ""]
-    return "\n".join(lines + [f"  {name:<8} {text}" for name, text in rows])
+    for name, text in rows:
+        first, *rest = wrap(text, WIDTH - 11, break_long_words=False, break_on_hyphens=False)
+        lines += [f"  {name:<8} {first}", *(f"{'':<11}{line}" for line in rest)]
+    return "\n".join(lines)
 
 
 def curl_lines(settings: Settings, base_url: str, model: str, can: Capability) -> list[str]:
     path, fields = EXAMPLES[can]
     body = json.dumps({"model": model, **fields})
     key = " -H 'authorization: Bearer YOUR-KEY'" if settings.server.needs_key else ""
+    data = "\n".join(_json_lines(body))
     return [
-        f"  curl {base_url}/v1/{path} -H 'content-type: application/json'{key} \\",
-        f"    -d {shlex.quote(body)}",
+        f"  curl {base_url}/v1/{path} \\",
+        f"    -H 'content-type: application/json'{key} \\",
+        f"    -d {shlex.quote(data)}",
     ]
+
+
+def _json_lines(text: str) -> Iterator[str]:
+    """JSON in lines that fit the terminal, broken between its values only."""
+    line = ""
+    for part in _BETWEEN_VALUES.split(text):
+        if line and len(line) + 1 + len(part) > WIDTH - 8:
+            yield line
+            line = f"      {part}"
+        else:
+            line = f"{line} {part}" if line else part
+    yield line
 
 
 def describe_template(features: TemplateFeatures | None) -> str:

@@ -1,18 +1,23 @@
 """Command-line options that several commands share, and their way into the settings."""
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from domain.printable import printable
 from interfaces.cli.terminal.ending import USAGE, fail
 
 if TYPE_CHECKING:
     from adapters.config.loader import LoadedSettings
 
 FAKE_MODEL = "fake-attention"
+
+_COUNT = re.compile(r"([0-9]{1,9})([kKmM]?)")
+_TIMES = {"": 1, "k": 2**10, "m": 2**20}
 
 Model = Annotated[
     str | None,
@@ -58,6 +63,15 @@ Url = Annotated[
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
+
+
+def parse_tokens(text: str) -> int:
+    """The number of tokens in `--context`: `32768`, `32k`, `1m`; ends the command if it is none."""
+    match = _COUNT.fullmatch(text)
+    count = int(match[1]) * _TIMES[match[2].lower()] if match else 0
+    if not 0 < count < 2**31:
+        fail(f"--context {printable(text)!r} is not a number of tokens: write 131072 or 128k", USAGE)
+    return count
 
 
 def settings_with(flags: Mapping[str, tuple[str, object]]) -> "LoadedSettings":

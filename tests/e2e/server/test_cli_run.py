@@ -16,7 +16,7 @@ import pytest
 from tests.support.http.servers.held_chat import REPLY, SAID
 from tests.support.processes.cli_process import PATIENCE_S, ROOT, command, environment, run_cairn, run_here
 
-FAKE = ("--backend", "fake", "--max-tokens", "8")
+FAKE = ("--backend", "fake", "--max-tokens", "8", "--temperature", "0")
 
 
 def test_a_prompt_is_answered_and_so_is_piped_input(tmp_path: Path):

@@ -84,7 +84,7 @@ def test_key_and_log_format_reach_the_server(tmp_path: Path):
     file.write_text("k\n")
     with cairn_process(tmp_path, (*SERVE, "--log-format", "json", "--api-key-file", str(file))) as cairn:
         url = base_url(cairn)
-        assert "authorization: Bearer YOUR-KEY" in cairn.read_until("curl")
+        assert "authorization: Bearer YOUR-KEY" in cairn.read_until("content-type")
         assert httpx.get(f"{url}/v1/models", timeout=PATIENCE_S).status_code == 401
         listing = httpx.get(f"{url}/v1/models", headers={"authorization": "Bearer k"}, timeout=PATIENCE_S)
         assert listing.status_code == 200

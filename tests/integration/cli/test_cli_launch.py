@@ -40,7 +40,7 @@ def keyless() -> Iterator[FakeService]:
 
 @pytest.fixture(scope="module")
 def keyed() -> Iterator[FakeService]:
-    with fake_service(FakeOptions(context_length=8192), settings=ServerSettings(port=0, api_key=KEY)) as running:
+    with fake_service(FakeOptions(context_length=70_000), settings=ServerSettings(port=0, api_key=KEY)) as running:
         running.client.headers["authorization"] = f"Bearer {KEY}"
         load(running)
         yield running
@@ -111,6 +111,29 @@ def digests(home: Path) -> dict[str, str]:
     }  # fmt: skip
 
 
+def test_a_context_that_is_too_small_stops_a_launch_that_cannot_ask(agents: FakeCommands) -> None:
+    with fake_service(FakeOptions(context_length=8192)) as small:
+        load(small)
+        done = launch(agents, "claude", "--url", small.base_url)
+        assert done.returncode == 2
+        assert "has a context of 8192 tokens, and agents need 32768 or more" in done.stderr
+        printed = launch(agents, "claude", "--url", small.base_url, "--print")
+        assert printed.returncode == 0
+        assert "agents need 32768 or more" in printed.stderr
+    assert not agents.calls()
+
+
+def test_settings_are_printed_for_a_server_that_does_not_run(tmp_path: Path) -> None:
+    unused = {"CAIRN_SERVER__PORT": "9", "CAIRN_ENGINE__BACKEND": "mlx"}
+    done = run_cairn(tmp_path, "launch", "hermes", "--model", "cairn-demo", **unused)
+    assert done.returncode == 0, done.stderr
+    assert 'base_url: "http://127.0.0.1:9/v1"' in done.stdout
+    assert "context_length: 8192" in done.stdout
+    missing = run_cairn(tmp_path, "launch", "claude", "--print", "--model", "org/none", **unused)
+    assert missing.returncode == 1
+    assert "start the server first" in missing.stderr
+
+
 def test_only_a_server_with_a_key_has_its_agent_get_one(
     keyless: FakeService, keyed: FakeService, agents: FakeCommands
 ) -> None:
@@ -118,7 +141,6 @@ def test_only_a_server_with_a_key_has_its_agent_get_one(
         done = launch(agents, "claude", "--url", service.base_url, *key_argument(KEY))
         assert done.returncode == 0, done.stderr
         assert KEY not in done.stdout + done.stderr
-        assert ("agents need 32768 or more" in done.stderr) is (service is keyed)  # its context is small
     without, with_key = agents.calls()
     assert without.environment["ANTHROPIC_AUTH_TOKEN"] == NO_KEY
     assert with_key.environment["ANTHROPIC_AUTH_TOKEN"] == KEY

@@ -143,3 +143,29 @@ def test_plan_suggests_what_fits(tmp_path: Path) -> None:
     assert text.splitlines()[-1] == f"To download the first: cairn models pull {names[0]}"
     none = run_here(tmp_path, "plan", "--suggest", "--memory", "64MiB", "--backend", "fake")
     assert (none.returncode, "try a smaller --context" in none.stderr) == (1, True)
+
+
+def test_a_pipe_gets_a_line_a_model_that_awk_can_read(tmp_path: Path) -> None:
+    listed = run_here(tmp_path, "models")
+    rows = [line.split("\t") for line in listed.stdout.splitlines()]
+    assert {row[0] for row in rows} >= {"cairn-demo", "cairn-demo-hybrid"}
+    assert all(len(row) == 5 and int(row[1]) > 0 and Path(row[4]).is_dir() for row in rows)
+
+
+def test_a_model_is_shown_by_its_files(tmp_path: Path) -> None:
+    shown = run_here(tmp_path, "show", "cairn-demo-hybrid")
+    assert shown.returncode == 0, shown.stderr
+    found = {line[:14].strip(): line[15:] for line in shown.stdout.splitlines()}
+    assert found["answers"] == "generate"
+    assert found["context"] == "8,192 tokens (config.json)"
+    assert "of one state for all" in found["layers"]
+    assert found["template"] == "tools, reasoning, late system messages"
+    assert found["memory"].endswith("with 8,192 tokens")
+    assert run_here(tmp_path, "show", "no-such-model").returncode == 1
+
+
+def test_the_hub_that_was_not_reached_is_named(tmp_path: Path) -> None:
+    nowhere = "http://127.0.0.1:9"
+    refused = models(tmp_path, nowhere, "pull", "org/small")
+    assert refused.returncode == 1
+    assert f"the hub cannot be reached at {nowhere}" in refused.stderr

@@ -4,6 +4,7 @@
 opened for writing. The toy engine has said `SAID` by then; MLX waits before its first chunk.
 """
 
+import asyncio
 import signal
 import sys
 from pathlib import Path
@@ -13,11 +14,11 @@ from adapters.fake.options import FakeOptions, reply_with
 from adapters.fake.tokenizer import FakeTokenizers
 from application.settings import EngineSettings, ModelSettings, Settings, StoreSettings
 from domain.ids import SequenceId
-from domain.request.sampling import SamplingParams, StopRules
 from interfaces.cli.commands.run import converse
+from interfaces.cli.server.own_server import own_server, own_settings
 from interfaces.cli.terminal.ending import leave
 from interfaces.composition.backends import Backend, model_repository
-from interfaces.composition.service import build_service
+from interfaces.composition.service import Service, build_service
 
 REPLY = "A cairn marks the path."
 SAID = "A ca"
@@ -66,11 +67,17 @@ def main(kind: str, path: Path) -> None:
         model=ModelSettings(default={"fake": "fake-attention", "mlx": "cairn-demo"}[kind], download=False),
         engine=EngineSettings(backend=kind),
         store=StoreSettings(kind="off"),
+        server=own_settings(),
     )
     backend = {"fake": fake_backend, "mlx": mlx_backend}[kind](settings, Pipe(path))
     service = build_service(settings, backend=backend)
-    converse(service, SamplingParams(temperature=0), StopRules(max_tokens=50))
+    asyncio.run(chat(service))
     leave(0)
+
+
+async def chat(service: Service) -> None:
+    async with own_server(service) as server:
+        await converse(server, service.settings.model.default, {"temperature": 0, "max_tokens": 50})
 
 
 if __name__ == "__main__":

@@ -39,8 +39,15 @@ def record(message: str, *arguments: object, error: BaseException | None = None)
     return logging.LogRecord("cairn.engine", logging.WARNING, "f.py", 1, message, arguments, information)
 
 
+def unwrapped(text: str) -> str:
+    """The banner with each of its facts on one line."""
+    return re.sub(r"\n {11}", " ", text)
+
+
 def test_banner_holds_what_is_needed():
-    text = banner(Settings(), "http://127.0.0.1:9", MODEL, FakeTokenizer(), [("device", "cpu"), ("data", "/data")])
+    printed = banner(Settings(), "http://127.0.0.1:9", MODEL, FakeTokenizer(), [("device", "cpu"), ("data", "/data")])
+    assert max(map(len, printed.splitlines())) <= 80
+    text = unwrapped(printed)
     assert text.splitlines()[0] == "Cairn serves it's at http://127.0.0.1:9/v1"
     assert "it's: float32, 44 MiB, context of 8192 tokens, one sequence at a time (the probe differed)" in text
     assert "  template tools, reasoning, no late system messages (sent as user messages)\n" in text
@@ -53,7 +60,7 @@ def test_banner_holds_what_is_needed():
 @pytest.mark.parametrize("id", EMBEDDED_IDS)
 def test_the_banner_of_a_real_model_names_its_parsers_and_template(id: ModelId):
     tokenizer = load_folder(Path(embedded_folder(id) or ""))
-    text = banner(Settings(), "http://127.0.0.1:9", MODEL, tokenizer, [])
+    text = unwrapped(banner(Settings(), "http://127.0.0.1:9", MODEL, tokenizer, []))
     assert "  template tools, reasoning, late system messages\n" in text
     assert "  answers  hermes (<tool_call>JSON; from its chat template), reasoning: <think>...</think>\n" in text
 

@@ -1,0 +1,1 @@
+"""`cairn run`: a conversation in the terminal with a server."""
