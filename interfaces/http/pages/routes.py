@@ -1,4 +1,4 @@
-"""GET /admin, /chat and the files they are made of, below /pages/; GET / leads to the chat.
+"""GET /admin, /chat, /docs and the files they are made of, below /pages/; GET / leads to the chat.
 
 They contain no data of the server, so they need no key: they request what they show, with the key that the user gave
 them. A strict policy keeps it so: a page runs no script but those served here, and connects to no other server. The
@@ -46,7 +46,7 @@ _TYPES = {
     ".svg": "image/svg+xml",
 }
 
-_START = {"name": "cairn", "api": "/v1", "chat": "/chat", "admin": "/admin", "schema": "/schema/openapi.json"}
+_START = {"name": "cairn", "api": "/v1", "chat": "/chat", "admin": "/admin", "docs": "/docs", "schema": "/openapi.json"}
 
 
 @dataclass(frozen=True, slots=True)

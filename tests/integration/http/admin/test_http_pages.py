@@ -47,7 +47,7 @@ def test_the_start_leads_a_browser_to_the_chat_and_a_client_to_all_there_is(serv
     told = service.client.get("/").json()
     assert told.pop("name") == "cairn"
     assert told.pop("api") == "/v1"
-    assert sorted(told) == ["admin", "chat", "schema"]
+    assert sorted(told) == ["admin", "chat", "docs", "schema"]
     assert all(service.client.get(path).status_code == 200 for path in told.values())
 
 
