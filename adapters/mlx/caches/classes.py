@@ -22,6 +22,8 @@ from typing import Any, TypeAlias, cast
 
 import mlx.core as mx
 
+from adapters.mlx.caches.arrays import RecurrentArrays
+from adapters.mlx.caches.indexed import IndexedKV
 from adapters.mlx.caches.kv_rows import KVRows, lib
 from adapters.mlx.caches.pooled import FIELDS, PooledTokens
 from domain.memory.shape import buffer_slots
@@ -82,6 +84,11 @@ def _key_value(cache: Any) -> Tensors:
 
 def _quantized(cache: Any) -> Tensors:
     return (None,) * 6 if cache.keys is None else (*cache.keys, *cache.values)
+
+
+def _indexed(cache: Any) -> Tensors:
+    keys = cache.index_keys
+    return cache.keys, cache.values, None if keys is None else keys[:, None]
 
 
 def _arrays(cache: Any) -> Tensors:
@@ -145,6 +152,13 @@ def _fill_quantized(cache: Any, tensors: Tensors, position: int) -> None:
     cache.offset = position
 
 
+def _fill_indexed(cache: Any, tensors: Tensors, position: int) -> None:
+    *kv, index = tensors
+    _fill_key_value(cache, tuple(kv), position)
+    cache.index_keys = cast(mx.array, index)[:, 0]
+    cache.cut_index(position)
+
+
 def _fill_rotating(cache: Any, tensors: Tensors, position: int) -> None:
     """A full window gets an empty slot 0, without which the class would grow by a negative number. The next update
     overwrites or drops that slot before anything attends to it."""
@@ -197,6 +211,11 @@ def _cut_key_value(cache: Any, position: int) -> None:
     cache.offset = position
 
 
+def _cut_indexed(cache: Any, position: int) -> None:
+    _cut_key_value(cache, position)
+    cache.cut_index(position)
+
+
 def _cut_quantized(cache: Any, position: int) -> None:
     if position % cache.step == 0:
         cache.keys, cache.values = ([part[..., :position, :] for part in side] for side in (cache.keys, cache.values))
@@ -226,7 +245,9 @@ _TRAITS: dict[type, Traits] = {
     lib.ChunkedKVCache: Traits(
         _WINDOWED, _key_value, _fill_chunked, slots=_chunked_slots, window=lambda cache: int(cache.chunk_size)
     ),
+    IndexedKV: Traits(_SLICED, _indexed, _fill_indexed, _cut_indexed, _from_start),
     lib.ArraysCache: Traits(_RECURRENT, _arrays, _fill_arrays, can_batch=True),
+    RecurrentArrays: Traits(_RECURRENT, _arrays, _fill_arrays, can_batch=True),
     PooledTokens: Traits(_RECURRENT, _pooled, _fill_pooled),
 }
 

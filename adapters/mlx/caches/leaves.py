@@ -77,7 +77,7 @@ def detach_from_chunk(caches: Sequence[Any]) -> None:
     """Makes recurrent states own their memory, lazily. Some families store a slice of what they computed for a whole
     chunk, which would stay alive with it. Copies nothing that owns its memory already."""
     for cache in leaves(caches):
-        if type(cache) is lib.ArraysCache:
+        if isinstance(cache, lib.ArraysCache):
             cache.cache = [None if tensor is None else mx.contiguous(tensor) for tensor in cache.cache]
 
 
@@ -186,13 +186,13 @@ def hidden_cache(trunk: Caches) -> Any:
     """A fresh plain leaf for hidden states, to stand beside the caches of a trunk: of the last token only where the
     trunk has recurrent layers, otherwise of every token, because one that cannot be cut back keeps all others from
     it."""
-    is_recurrent = any(type(cache) is lib.ArraysCache for cache in leaves(trunk))
+    is_recurrent = any(isinstance(cache, lib.ArraysCache) for cache in leaves(trunk))
     return lib.ArraysCache(1) if is_recurrent else lib.KVCache()
 
 
 def last_hidden(leaf: Any) -> mx.array | None:
     """The hidden state of the last token, [rows, 1, hidden]; None before the first one."""
-    if type(leaf) is lib.ArraysCache:
+    if isinstance(leaf, lib.ArraysCache):
         return cast(mx.array | None, leaf.cache[0])
     if leaf.keys is None:
         return None
@@ -201,7 +201,7 @@ def last_hidden(leaf: Any) -> mx.array | None:
 
 def keep_hidden(leaf: Any, hidden: mx.array) -> None:
     """Appends hidden states [rows, length, hidden]. A leaf of full KV holds one half as keys, the other as values."""
-    if type(leaf) is lib.ArraysCache:
+    if isinstance(leaf, lib.ArraysCache):
         leaf.cache[0] = hidden[:, -1:]
     else:
         leaf.update_and_fetch(*mx.split(hidden[:, None], 2, axis=-1))

@@ -51,7 +51,7 @@ def unbatchable(caches: Caches) -> str:
 def recurrent_shapes(caches: Caches) -> list[tuple[int, ...] | None]:
     """The shapes of all recurrent states without the row axis. Some states grow over the first tokens, and only rows
     of equal shapes can share a batch."""
-    states = [tensor for cache in leaves(caches) if type(cache) is lib.ArraysCache for tensor in cache.cache]
+    states = [tensor for cache in leaves(caches) if isinstance(cache, lib.ArraysCache) for tensor in cache.cache]
     return [None if tensor is None else tuple(tensor.shape[1:]) for tensor in states]
 
 
@@ -207,7 +207,7 @@ def _with_rows(cache: Any, plain: Sequence[Any], capacity: int) -> Any:
         rows.append(plain, capacity)
     else:
         rows = copy(rows)  # the shorter one stays valid until the longer one is evaluated
-        if type(rows) is lib.ArraysCache:
+        if isinstance(rows, lib.ArraysCache):
             rows.cache = [_stacked(states) for states in zip(*(one.cache for one in (rows, *plain)), strict=True)]
         else:
             rows.extend(plain[0].merge(plain))
@@ -229,7 +229,7 @@ def _first_rows(cache: Any, count: int, was_plain: bool) -> Any:
         cache.cut(count)
         return cache.only_row() if was_plain else cache
     cache = copy(cache)
-    if type(cache) is lib.ArraysCache:
+    if isinstance(cache, lib.ArraysCache):
         cache.cache = [None if state is None else state[:count] for state in cache.cache]
         return cache
     cache.keys, cache.values = cache.keys[:count], cache.values[:count]
@@ -252,13 +252,13 @@ def _taken(cache: Any, row: int) -> Any:
     """A plain copy of one row."""
     if type(cache) is KVRows:
         return cache.take(row)
-    if type(cache) is not lib.ArraysCache:
+    if not isinstance(cache, lib.ArraysCache):
         alone = copy(cache)  # `extract` alone may give a view
         alone.filter(token_array([row]))
         plain = alone.extract(0)
         _evaluate(plain)
         return plain
-    plain = lib.ArraysCache(len(cache.cache))  # its own `extract` fails on slots that are empty
+    plain = type(cache)(len(cache.cache))  # its own `extract` fails on slots that are empty
     plain.cache = [None if tensor is None else mx.take(tensor, mx.array([row]), axis=0) for tensor in cache.cache]
     _evaluate(plain)
     return plain

@@ -86,7 +86,7 @@ def _tokens(
         _check(group, expected, piece)
         used.append(piece)
         covered = [
-            have + (want if spec == ABSENT else spec.shape[_TOKEN_AXIS])
+            want if spec == ABSENT else have + spec.shape[_TOKEN_AXIS]
             for have, want, spec in zip(covered, needed, piece.specs, strict=True)
         ]
     exact = group.policy is HitPolicy.ALL

@@ -1,14 +1,17 @@
 """mlx-vlm's cache objects as mlx-lm's.
 
-mlx-vlm has a copy of each of mlx-lm's cache classes, with the same fields and other types. Those that it has alone stay
-as they are, and so are unsupported.
+mlx-vlm has a copy of each of mlx-lm's cache classes, with the same fields and other types. For some that
+it has alone there is one of Cairn's; the others stay as they are, and so are unsupported.
 """
 
 from collections.abc import Iterable
 from typing import Any
 
+from adapters.mlx.caches.arrays import RecurrentArrays
 from adapters.mlx.caches.classes import lib
+from adapters.mlx.caches.indexed import IndexedKV
 from adapters.mlx.caches.leaves import Caches
+from adapters.mlx.caches.pooled import PooledTokens
 
 
 def plain_caches(count: int) -> Caches:
@@ -32,7 +35,11 @@ def _translated(cache: Any) -> Any:
         case "ChunkedKVCache":
             return lib.ChunkedKVCache(cache.chunk_size)
         case "ArraysCache":
-            return lib.ArraysCache(len(cache.cache))
+            return RecurrentArrays(len(cache.cache))
+        case "PoolingCache":
+            return PooledTokens(cache.ratio)
+        case "QSAKVCache":
+            return IndexedKV()
         case "CacheList":
             return lib.CacheList(*translated(cache.caches))
         case _:

@@ -14,7 +14,7 @@ SERVED = frozenset(
     {"cohere2_moe", "flint", "hrm_text", "k2_horizon", "kolibri1", "longcat_flash_sparse", "xing4_0"}
     | {"aya_vision", "dots_ocr", "fastvlm", "granite_vision", "internvl_chat", "jina_vlm", "llava_bunny", "llava_next"}
     | {"llava_onevision", "llmjpvl", "mimo_v2", "mistral_large3", "molmo", "molmo2", "moondream2", "phi4_siglip"}
-    | {"internvl", "plamo2vl", "step3p7"}
+    | {"glm5_next", "internvl", "plamo2vl", "qwen4_exp", "step3p7"}
     | {"deepseek_v4", "hy_v4"}  # mended: see `mends`
 )
 """The modules of mlx-vlm whose text networks are trunks."""
@@ -70,8 +70,6 @@ REFUSED: Mapping[str, str] = {
         | {"phi4mm", "unlimited_ocr", "youtu_vl", "zaya1_vl"},
         _UNPROVED,
     ),
-    "glm5_next": "its cache classes are not read yet",
-    "qwen4_exp": "its cache classes are not read yet",
     "minimax_m3": "the cache class of its sparse layers is not read",
     "paligemma": "it reads a prompt in both directions",
     "z1t": "its cache class is not read",

@@ -91,4 +91,14 @@ def _selected_at_end(indexer: Any, q: mx.array, pooled: mx.array, x: mx.array, k
     return _selected(q, pooled, weights, indexer.scale, k, 0, 0, mx.full(x.shape[:2], pooled.shape[1]))
 
 
-_MENDS: Mapping[str, Callable[[], Any]] = {"hy_v4": _mend_hy_v4, "deepseek_v4": _mend_deepseek_v4}
+def _mend_glm5_next() -> None:
+    """Keys and values of a prompt are kept beside their latents, as long as it is computed in long chunks: state that
+    depends on the division of a prompt, and by which a restored one would be computed."""
+    vlm_module("models.glm5_next.language")._MAX_PROJECTED_PREFILL_TOKENS = 0
+
+
+_MENDS: Mapping[str, Callable[[], Any]] = {
+    "glm5_next": _mend_glm5_next,
+    "hy_v4": _mend_hy_v4,
+    "deepseek_v4": _mend_deepseek_v4,
+}

@@ -12,9 +12,11 @@ from weakref import ref
 import mlx.core as mx
 import pytest
 
+from adapters.mlx.caches.arrays import RecurrentArrays
 from adapters.mlx.caches.classes import known_classes
+from adapters.mlx.caches.indexed import IndexedKV
 from adapters.mlx.caches.kv_rows import KVRows
-from adapters.mlx.caches.leaves import fill, layout_of, leaves, live_arrays, token_slices, trailing_reach
+from adapters.mlx.caches.leaves import cut_back, fill, layout_of, leaves, live_arrays, token_slices, trailing_reach
 from adapters.mlx.caches.pooled import PooledTokens
 from adapters.mlx.caches.rows import fork, unbatchable
 from adapters.mlx.runtime.mlx_lm import mlx_lm_module
@@ -26,7 +28,7 @@ from tests.support.mlx.tiny_models import modules
 NOT_A_LAYER = {"_BaseCache", "LRUPromptCache", "CacheEntry", "CacheOrder"}
 """The abstract base, and the prompt cache of mlx-lm's own server."""
 
-OURS = {"KVRows", "PooledTokens"}
+OURS = {"KVRows", "PooledTokens", "IndexedKV", "RecurrentArrays"}
 """What stands in for a class of mlx-lm's."""
 
 OUTSIDE_THE_CACHE_MODULE = {("deepseek_v41", "LayerCache")}
@@ -155,6 +157,21 @@ def test_slices_are_the_tokens_they_are_asked_for(name: str, num_tokens: int) ->
             assert (found[1] == -found[0]).all().item()
 
 
+@pytest.mark.parametrize("position", [4, 12, 19])
+def test_an_index_is_cut_and_put_back(position: int) -> None:
+    cache, again = IndexedKV(), IndexedKV()
+    index(cache, 0, 20)
+    parts = token_slices(cache, 0, 20, 0, position)
+    assert parts is not None
+    fill(again, parts, position)
+    cut_back(cache, 20, position)
+    for one in (cache, again):
+        assert one.offset == position
+        assert one.index_block_keys is None
+        keys, positions = one.update_indexer(values_at(position, 25)[:, 0], mx.arange(position, 25)[None])
+        assert keys[0, :, 0].tolist() == positions[0].tolist() == list(range(25))
+
+
 def test_quantised_caches_are_cut_and_put_back() -> None:
     cache = filled("QuantizedKVCache")
     parts = [token_slices(cache, 0, 20, start, end) for start, end in ((0, 8), (8, 20))]
@@ -198,6 +215,18 @@ def pair_up(cache: Any, start: int, end: int) -> None:
     update(cache[1], start, end)
 
 
+def index(cache: Any, start: int, end: int) -> None:
+    keys = values_at(start, end)[:, 0]
+    keys, _ = cache.update_indexer(keys, mx.arange(start, end)[None])
+    cache.index_block_keys, cache.index_block_ratio = keys[:, None, ::4], 4
+    update(cache, start, end)
+
+
+def roll(cache: Any, start: int, end: int) -> None:
+    cache.update_window(0, values_at(start, end)[:, 0], 1)
+    cache.update_recurrent(1, end - start, lambda state, _: (None, values_at(start, end).sum() + (state or 0)))
+
+
 def pool(cache: Any, start: int, end: int) -> None:
     pooled(cache, values_at(start, end)[:, 0], start)
 
@@ -213,6 +242,8 @@ FORKED: dict[str, tuple[Callable[[], Any], Callable[[Any, int, int], None]]] = {
     "KVRows": (lambda: KVRows(lib.KVCache()), update),
     "ArraysCache": (lambda: lib.ArraysCache(2), tick),
     "CacheList": (lambda: lib.CacheList(lib.ArraysCache(2), lib.KVCache()), pair_up),
+    "IndexedKV": (IndexedKV, index),
+    "RecurrentArrays": (lambda: RecurrentArrays(2), roll),
     "PooledTokens": (lambda: PooledTokens(4, overlaps=True), pool),
     "LayerCache": (lambda: mlx_lm_module("models.deepseek_v41").LayerCache(12), slide),
 }

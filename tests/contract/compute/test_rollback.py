@@ -6,7 +6,9 @@ from typing import Any
 import mlx.core as mx
 import pytest
 
+from adapters.mlx.caches.arrays import RecurrentArrays
 from adapters.mlx.caches.classes import known_classes, known_traits
+from adapters.mlx.caches.indexed import IndexedKV
 from adapters.mlx.caches.kv_rows import KVRows, lib
 from adapters.mlx.caches.leaves import leaves
 from adapters.mlx.caches.pooled import PooledTokens
@@ -23,6 +25,8 @@ CLASSES: dict[str, Callable[[], Any]] = {
     "rotating": lambda: lib.RotatingKVCache(WINDOW),
     "chunked": lambda: lib.ChunkedKVCache(WINDOW),
     "recurrent": lambda: lib.ArraysCache(2),
+    "recurrent of mlx-vlm": lambda: RecurrentArrays(2),
+    "indexed": IndexedKV,
     "pooled": lambda: PooledTokens(4, overlaps=True),
     "composite": lambda: lib.CacheList(lib.ArraysCache(2), lib.KVCache()),
 }
@@ -46,7 +50,10 @@ def feed(cache: Any, start: int, count: int, *, is_right: bool = True) -> list[m
         return [mx.array(cache[0])]
     if isinstance(cache, lib.ChunkedKVCache):
         cache.maybe_trim_front()
-    found = cache.update_and_fetch(mx.contiguous(tokens), mx.contiguous(-tokens))
+    index = []
+    if isinstance(cache, IndexedKV):
+        index = [cache.update_indexer(tokens[:, 0], mx.arange(count)[None])[0][:, None]]
+    found = (*cache.update_and_fetch(mx.contiguous(tokens), mx.contiguous(-tokens)), *index)
     arrays = [part for side in found for part in (side if isinstance(side, (tuple, list)) else (side,))]
     if isinstance(cache, lib.RotatingKVCache):
         return [mx.sort(array, axis=-2)[..., -min(start + count, WINDOW) :, :] for array in arrays[:1]]

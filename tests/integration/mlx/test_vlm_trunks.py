@@ -1,7 +1,9 @@
 """The families whose text mlx-vlm computes: each is exact, and every other of its families has a reason."""
 
+import inspect
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -22,7 +24,7 @@ from adapters.mlx.loading.plan import check_source, plan_model
 from adapters.mlx.loading.trunks import classes_of
 from adapters.mlx.runtime.mlx_lm import ALIASES, knows_model_type, mlx_lm_module
 from adapters.mlx.speculation.drafting import family_of
-from adapters.mlx.vlm import families, library
+from adapters.mlx.vlm import caches, families, library
 from adapters.mlx.vlm.families import REFUSED, SERVED, why_unserved
 from adapters.mlx.vlm.trunk import VlmArguments, VlmTrunk
 from domain.errors import ModelLoadFailed
@@ -69,6 +71,44 @@ def test_every_family_of_the_installed_mlx_vlm_is_served_or_has_a_reason() -> No
     assert set(REFUSED) - found == set(), "a reason for a family that is gone"
     assert set(REFUSED) & (by_mlx_lm | SERVED) == set()
     assert found - by_mlx_lm >= SERVED, "mlx-lm comes first"
+
+
+NOT_READ = {
+    "AudioConvCache": "speech",
+    "BatchDeepseekV41Cache": "mlx-lm computes this family",
+    "BatchPoolingCache": "rows: mlx-vlm's own server makes them",
+    "BatchQSAKVCache": "rows",
+    "BatchQuantizedKVCache": "rows",
+    "BufferedRotatingKVCache": "drafts of mlx-vlm's own server",
+    "CacheMemory": "no cache",
+    "DeepseekV41Cache": "mlx-lm computes this family",
+    "Flux2KVCache": "pictures",
+    "Flux2KVLayerCache": "pictures",
+    "HyV4KVCache": "bound to mlx-lm's class by the family's mend",
+    "MiniMaxH3AdaLNCache": "pictures",
+    "MiniMaxM3BatchKVCache": "rows",
+    "MiniMaxM3KVCache": "minimax_m3 is refused",
+    "QSAQuantizedKVCache": "quantised state of mlx-vlm's own server",
+    "QuantizedKVCache": "quantised state of mlx-vlm's own server",
+    "QwenImageKVCache": "pictures",
+    "QwenImageKVLayerCache": "pictures",
+    "RingSlidingKVCache": "unlimited_ocr is refused",
+    "SimpleKVCache": "encoder-decoders are refused",
+    "StaticPrefixKVCache": "diffusion is refused",
+    "Z1TCache": "z1t is refused",
+    "BatchKVCache": "rows",
+    "BatchRotatingKVCache": "rows",
+    "_BaseCache": "no layer's",
+}
+"""Cache classes of mlx-vlm that no served family makes for a layer, and why."""
+
+
+def test_every_cache_class_of_the_installed_mlx_vlm_is_translated_or_not_made() -> None:
+    folder = Path(library.vlm_module("models").__path__[0])
+    found = set(re.findall(r"^class (\w*Cache\w*)", "\n".join(path.read_text() for path in folder.rglob("*.py")), re.M))
+    translation = inspect.getsource(caches)
+    translated = {name for name in found if f'case "{name}"' in translation}
+    assert found - translated == set(NOT_READ)
 
 
 ALIASED: dict[str, dict[str, Any]] = {

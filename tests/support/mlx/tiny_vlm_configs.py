@@ -8,6 +8,8 @@ from adapters.mlx.vlm.library import vlm_module
 from tests.support.mlx.tiny_configs import COMMON
 
 _SLIDING, _FULL = "sliding_attention", "full_attention"
+_DSA = "deepseek_sparse_attention"
+_ROPE = {"type": "default", "rope_theta": 1e4}
 _HALF_SLIDING = [_FULL, _SLIDING, _SLIDING, _FULL]
 
 VLM_FAMILIES: Mapping[str, Mapping[str, Any]] = {
@@ -21,6 +23,12 @@ VLM_FAMILIES: Mapping[str, Mapping[str, Any]] = {
     "dots_ocr": {},
     "fastvlm": {"model_type": "llava_qwen2"},
     "flint": {"layer_types": _HALF_SLIDING, "sliding_window": 40, "num_experts": 4, "no_rope_layer_indices": [0]},
+    "glm5_next": {
+        "layer_types": ["linear_attention", _DSA, "linear_attention", _DSA],
+        "indexer_types": ["full", "full", "full", "shared"],
+        "num_key_value_heads": 4, "qk_rope_head_dim": 0, "linear_head_dim": 16, "linear_num_heads": 2, "hc_mult": 2,
+        "hc_sinkhorn_iters": 4, "index_kpool": 4, "index_topk": 24, "max_position_embeddings": 4096,
+    },
     "granite_vision": {},
     "hrm_text": {"prefix_lm": False, "num_hidden_layers": 2, "num_key_value_heads": 4},
     "hy_v4": {"kv_lora_rank": 32},
@@ -47,6 +55,13 @@ VLM_FAMILIES: Mapping[str, Mapping[str, Any]] = {
     "moondream2": {},
     "phi4_siglip": {},
     "plamo2vl": {"hidden_size_per_head": 16, "mamba_num_heads": 4, "mamba_d_state": 16},
+    "qwen4_exp": {
+        "model_type": "qwen4_exp_text", "full_attention_interval": 2, "hc_count": 2, "hc_lowrank": 16,
+        "ple_layer_ids": [1], "ngram_vocab_size_base": 64, "make_ngram_vocab_size_divisible_by": 8,
+        "heads_per_ngram": 2, "split_ngram_parts": 1,
+        "indexer_n_heads": 2, "indexer_head_dim": 16, "indexer_budget": 24, "eos_token_id": 2,
+        "rope_parameters": {**_ROPE, "mrope_section": [2, 1, 1], "partial_rotary_factor": 0.5},
+    },
     "step3p7": {
         "num_attention_groups": 2, "layer_types": _HALF_SLIDING, "moe_top_k": 2, "share_expert_dim": 32,
         "moe_layers_enum": "1,2,3", "use_head_wise_attn_gate": True,

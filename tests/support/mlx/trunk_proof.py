@@ -15,15 +15,23 @@ from adapters.mlx.caches.leaves import live_arrays, new_caches
 from application.ports.compute import LoadedModel
 from domain.models.model_card import DecodeMode
 from tests.support.mlx.tiny_models import build, tiny_model
-from tests.support.stores.state_replay import capture, continue_greedy, open_at, prompt_of, start_greedy, whole_state
+from tests.support.stores.state_replay import (
+    Captured,
+    capture,
+    continue_greedy,
+    open_at,
+    prompt_of,
+    start_greedy,
+    whole_state,
+)
 
 PROMPT, OTHER = prompt_of(151), prompt_of(90, 3)
 CHUNKS = (32, 32, 32, 14, 40, 1)
 AT = (96, 110)
 """Positions to resume at: on the grid, and inside a block."""
 NUM_NEW = 12
-TOLERANCE = 1e-3
-"""The largest difference of a logit, in standard deviations."""
+TOLERANCE = 2e-4
+"""The largest difference of a logit, in standard deviations, and of a log probability."""
 
 
 def faults_of(name: str) -> Iterator[str]:
@@ -40,6 +48,7 @@ def faults_of(name: str) -> Iterator[str]:
             yield f"restored at {position} is not recomputed"
         if continue_greedy(model, restored, PROMPT, NUM_NEW) != output:
             yield f"restored at {position} answers otherwise"
+    yield from answer_faults(model)
     if model.description.decode_mode is DecodeMode.BATCHED:
         yield from batch_faults(model, output)
     estimated, held = model.description.memory.state_bytes(len(PROMPT), len(PROMPT)), held_bytes(network)
@@ -58,6 +67,30 @@ def chunk_faults(network: Any) -> Iterator[str]:
     difference = mx.max(mx.abs(mx.concatenate(parts) - whole)) / mx.std(whole)
     if not difference.item() <= TOLERANCE:
         yield f"chunks differ from one pass by {difference.item():.1g} standard deviations"
+
+
+def answer_faults(model: LoadedModel) -> Iterator[str]:
+    """A conversation goes on from the state behind an answer as it does recomputed."""
+    id = open_at(model, PROMPT[:97])
+    start_greedy(model, id, PROMPT[:97])
+    tokens = [*PROMPT[:97], *(model.decode([id])[0].token_ids[0] for _ in range(NUM_NEW))]
+    position = model.position(id)
+    captured = Captured(position, [], model.capture_snapshot(id, 0)).on_host()
+    model.close([id])
+    prompt = (*tokens[:position], *OTHER)
+    found, expected = (next_logprobs(model, prompt, at) for at in (captured, None))
+    difference = max(abs(expected[token] - found.get(token, 0)) for token in expected)
+    if difference > TOLERANCE:
+        yield f"restored behind an answer log probabilities differ by {difference:.1g}"
+
+
+def next_logprobs(model: LoadedModel, prompt: tuple[int, ...], captured: Captured | None) -> dict[int, float]:
+    id = open_at(model, prompt, captured)
+    start_greedy(model, id, prompt, num_logprobs=5)
+    (result,) = model.decode([id])
+    model.close([id])
+    assert result.logprobs is not None
+    return dict(result.logprobs[0].top)
 
 
 def batch_faults(model: LoadedModel, expected: list[int]) -> Iterator[str]:
