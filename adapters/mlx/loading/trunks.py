@@ -25,9 +25,16 @@ _LLAMA = {
 }
 """Settings that old files of LLaVA leave out."""
 
+_TEXT = "language_model."
+
 _TEXT_WEIGHT = re.compile(
     r"(?:model\.)?(?:(?:language|text)_model\.(?:model\.)?(.+)|((?:layers|embed_tokens|norm|lm_head)\..+))"
 )
+
+
+_TEXT_ALONE = frozenset({"minimax_m3"})
+"""Model types whose files have the text's settings and weights as they stand in those of a family with images, without
+what nests them there."""
 
 
 def why_unknown(config: Mapping[str, Any]) -> str:
@@ -43,7 +50,8 @@ def classes_of(config: dict[str, Any]) -> tuple[Callable[[Any], Any], Any]:
     if config["model_type"] not in COMPOSED:
         if is_vlm_family(config["model_type"]):
             return vlm_classes_of(config)
-        return mlx_lm_classes(config)
+        found = mlx_lm_classes(config)
+        return _nesting(*found) if config["model_type"] in _TEXT_ALONE else found
     model, arguments = mlx_lm_classes({"model_type": _text_type(config)})
 
     def from_dict(config: Mapping[str, Any]) -> Any:
@@ -66,6 +74,25 @@ def libraries_of(network: Any, *, sees: bool) -> list[str]:
     """The libraries that compute a network. `sees`: with a tower."""
     is_vlm = any(isinstance(module, VlmTrunk) for module in network.modules())
     return ["mlx-lm", "mlx", *(["mlx-vlm"] if sees or is_vlm else [])]
+
+
+def _nesting(model: Any, arguments: Any) -> tuple[Callable[[Any], Any], Any]:
+    """The classes of a family with images, for a text alone."""
+
+    def make(known: Any) -> Any:
+        network = model(known)
+        sanitize = network.sanitize
+
+        def nested(weights: dict[str, mx.array]) -> Any:
+            return sanitize({_TEXT + name.removeprefix(_TEXT): array for name, array in weights.items()})
+
+        network.sanitize = nested
+        return network
+
+    def from_dict(config: Mapping[str, Any]) -> Any:
+        return arguments.from_dict({"text_config": config})
+
+    return make, SimpleNamespace(from_dict=from_dict)
 
 
 def _text_type(config: Mapping[str, Any]) -> str:

@@ -20,7 +20,7 @@ the type of its text where the configuration names none."""
 
 ALIASES: Mapping[str, str] = {
     **{"klear": "Klear", "lille_130m": "lille-130m", "nemotron_nas": "nemotron-nas"},
-    **{"qwen3_5_text": "qwen3_5", "qwen3_5_moe_text": "qwen3_5_moe"},
+    **{"minimax_m3": "minimax_m3_vl", "qwen3_5_text": "qwen3_5", "qwen3_5_moe_text": "qwen3_5_moe"},
 }
 """Model types that a module of mlx-lm computes and does not know: other spellings, and the texts of its models with
 images alone."""

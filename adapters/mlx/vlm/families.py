@@ -70,7 +70,6 @@ REFUSED: Mapping[str, str] = {
         | {"phi4mm", "unlimited_ocr", "youtu_vl", "zaya1_vl"},
         _UNPROVED,
     ),
-    "minimax_m3": "the cache class of its sparse layers is not read",
     "paligemma": "it reads a prompt in both directions",
     "z1t": "its cache class is not read",
 }
