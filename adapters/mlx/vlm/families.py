@@ -15,6 +15,8 @@ SERVED = frozenset(
     | {"aya_vision", "dots_ocr", "fastvlm", "granite_vision", "internvl_chat", "jina_vlm", "llava_bunny", "llava_next"}
     | {"llava_onevision", "llmjpvl", "mimo_v2", "mistral_large3", "molmo", "molmo2", "moondream2", "phi4_siglip"}
     | {"glm5_next", "internvl", "plamo2vl", "qwen4_exp", "step3p7"}
+    | {"deepseek_vl_v2", "deepseekocr", "deepseekocr_2", "got", "granite4_vision", "idefics2", "mage_vl", "mllama"}
+    | {"moondream3", "nemotron_h_nano_omni"}
     | {"deepseek_v4", "hy_v4"}  # mended: see `mends`
 )
 """The modules of mlx-vlm whose text networks are trunks."""
@@ -24,10 +26,13 @@ _RENAMED: Mapping[str, str] = {
     "cohere2_vision": "aya_vision",
     "cohere2moe": "cohere2_moe",
     "granite-vision": "granite_vision",
+    "granite4-vision": "granite4_vision",
     "jvlm": "jina_vlm",
     "llava-qwen2": "llava_bunny",
     "llava_qwen2": "fastvlm",
     "moondream1": "moondream2",
+    "nemotron_h_omni": "nemotron_h_nano_omni",
+    "nemotronh_nano_omni_reasoning_v3": "nemotron_h_nano_omni",
     "phi4-siglip": "phi4_siglip",
 }
 """Model types of config.json whose module has another name, as in mlx-vlm's own table."""
@@ -59,19 +64,19 @@ REFUSED: Mapping[str, str] = {
         _DRAWS,
     ),
     **dict.fromkeys(("diffusion_gemma", "llada2_moe", "nemotron_labs_diffusion"), _DENOISES),
-    **dict.fromkeys(("florence2", "mllama", "nemotron_parse"), _CROSS),
+    **dict.fromkeys(("florence2", "nemotron_parse"), _CROSS),
     **dict.fromkeys(("nemotron_voicechat", "qwen3_omni_moe"), "it answers in speech"),
     **dict.fromkeys(("ernie4_5_moe_vl", "glm4v", "glm4v_moe", "glm_ocr", "hunyuan_vl", "paddleocr_vl"), _POSITIONS),
     **dict.fromkeys(("cohere_compass", "minicpmo", "minicpmv4_6", "minicpmv4_7"), _POSITIONS),
     **dict.fromkeys(("inkling", "multi_modality"), "its module imports a library that a server lacks"),
     **dict.fromkeys(
-        {"deepseek_vl_v2", "deepseekocr", "deepseekocr_2", "falcon_ocr", "got", "granite4_vision"}
-        | {"idefics2", "indic_ocr", "limite", "mage_vl", "molmo_point", "moondream3", "nemotron_h_nano_omni", "phi3_v"}
-        | {"phi4mm", "unlimited_ocr", "youtu_vl", "zaya1_vl"},
+        ("falcon_ocr", "indic_ocr", "limite", "molmo_point", "youtu_vl", "zaya1_vl"),
         _UNPROVED,
     ),
     "paligemma": "it reads a prompt in both directions",
-    "z1t": "its cache class is not read",
+    "phi3_v": "its tower is a part of its text network, and would be loaded with it",
+    "phi4mm": "mlx-vlm adds an adapter for images to its text network",
+    **dict.fromkeys(("unlimited_ocr", "z1t"), "its cache class is not read"),
 }
 """Modules of mlx-vlm that are not served, and why."""
 

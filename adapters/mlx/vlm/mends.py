@@ -12,6 +12,7 @@ import mlx.core as mx
 
 from adapters.mlx.caches.classes import Composite, PlainKV
 from adapters.mlx.caches.pooled import PooledTokens
+from adapters.mlx.runtime.mlx_lm import mlx_lm_module
 from adapters.mlx.vlm.library import vlm_module
 
 _OVERLAPPED = 4
@@ -23,7 +24,10 @@ _MOST_SCORES = 2**25
 
 @cache
 def mend(family: str) -> None:
-    """Mends a family that needs it. Raises ImportError."""
+    """Mends a family that needs it, and what all families share. Raises ImportError."""
+    # mlx-vlm's scaled positions have other frequencies from a length on, by the longest row and the pass: keys of
+    # earlier passes keep the shorter ones. mlx-lm's are always those of long prompts.
+    vlm_module("models.rope_utils").SuScaledRoPE = mlx_lm_module("models.rope_utils").SuScaledRoPE
     if family in _MENDS:
         _MENDS[family]()
 

@@ -84,7 +84,7 @@ class VlmArguments:
                 )
         settings: dict[str, Any] = {"vision_config": {}, "audio_config": {}, **config, "text_config": dict(text)}
         known = self.package.ModelConfig.from_dict(settings)
-        for part in ("text", "vision", "audio"):
+        for part in ("text", "vision", "perceiver", "projector", "audio"):
             name, make = f"{part}_config", getattr(self.package, f"{part.title()}Config", None)
             if make is not None and hasattr(known, name) and settings.get(name) is not None:
                 setattr(known, name, make.from_dict(settings[name]))

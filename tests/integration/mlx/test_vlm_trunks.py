@@ -35,6 +35,7 @@ from tests.support.engines.finish_load import finish_load
 from tests.support.mlx.tiny_configs import COMMON, FAMILIES, WHOLE
 from tests.support.mlx.tiny_models import build, config_of, tiny_model, write_folder
 from tests.support.mlx.tiny_vlm_configs import VLM_FAMILIES
+from tests.support.mlx.trunk_proof import chunk_faults
 from tests.support.patience import PATIENCE_S
 from tests.support.stores.state_replay import prompt_of
 
@@ -184,6 +185,13 @@ def test_a_family_that_is_wrong_in_batches_beyond_its_probe_decodes_one_sequence
     network, config = (make("longcat_flash_sparse", index_topk=64) for make in (build, config_of))
     model = finish_load(assemble(network, ModelId("longcat"), ModelFacts(config)))
     assert model.description.decode_mode is DecodeMode.SINGLE
+
+
+def test_scaled_positions_do_not_depend_on_the_division_of_a_prompt() -> None:
+    factors = {"short_factor": [1.0] * 8, "long_factor": [4.0] * 8}
+    scaling = {"type": "longrope", "original_max_position_embeddings": 64, **factors}
+    network = build("k2_horizon", rope_scaling=scaling, max_position_embeddings=256)
+    assert list(chunk_faults(network)) == []
 
 
 def test_a_family_is_known_by_the_module_of_its_network() -> None:
