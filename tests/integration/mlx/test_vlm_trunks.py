@@ -224,6 +224,19 @@ def _may_quantise(module: Any) -> bool:
     return hasattr(module, "to_quantized") and module.weight.shape[-1] % 32 == 0
 
 
+@pytest.mark.parametrize("name", ["cohere2_moe", "flint", "hrm_text", "k2_horizon", "kolibri1", "step3p7"])
+def test_weights_under_their_makers_names_are_those_of_a_conversion(tmp_path: Path, name: str) -> None:
+    """The makers' files have no prefix of a text."""
+    folder = write_folder(name, tmp_path / name)
+    expected = dict(tree_flatten(open_network(folder)[0].parameters()))
+    mx.eval(expected)
+    named = {key.removeprefix("language_model."): array for key, array in expected.items()}
+    mx.save_safetensors(str(folder / "model.safetensors"), named)
+    found = dict(tree_flatten(open_network(folder)[0].parameters()))
+    assert found.keys() == expected.keys()
+    assert all(mx.array_equal(found[key], array).item() for key, array in expected.items())
+
+
 def test_weights_that_mlx_vlm_would_convert_first_are_refused(tmp_path: Path) -> None:
     folder = write_folder("k2_horizon", tmp_path / "k2")
     config = json.loads((folder / "config.json").read_text())
