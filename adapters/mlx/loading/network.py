@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any, TypeAlias, cast
 
 import mlx.core as mx
+import xxhash
 from mlx.utils import tree_unflatten
 
 from adapters.mlx.loading.drafters import with_head
@@ -39,6 +41,7 @@ from domain.models.end_tokens import end_ids
 from domain.models.load_progress import LoadPhase
 from domain.models.model_card import LoadOptions
 from domain.models.model_files import ENCODERS
+from domain.models.position_settings import with_older_names
 from domain.speculation.drafter import Drafter, SpeculationMode
 
 NO_OWN_CODE: Mapping[str, Any] = {"model_file": None}
@@ -113,7 +116,10 @@ def load_folder(
     except Exception as error:
         raise ModelLoadFailed(_explain(folder, error)) from error
     ends = end_ids(full_config, read_entries(folder / "generation_config.json"))
-    facts = ModelFacts(full_config, ends, digests.weights, digests.adapter, options.speculation, note, folder)
+    digest = digests.weights
+    if with_older_names(full_config) is not full_config:  # state was kept that had been computed without them
+        digest = xxhash.xxh3_128_digest(digest + b"rope_parameters")
+    facts = ModelFacts(full_config, ends, digest, digests.adapter, options.speculation, note, folder)
     return network, facts
 
 
@@ -175,7 +181,10 @@ def _classes(config: dict[str, Any], prefix: str, find: FindClasses) -> tuple[Ca
         network.sanitize = clean
         return network
 
-    return make, arguments
+    def from_dict(config: Mapping[str, Any]) -> Any:
+        return arguments.from_dict(with_older_names(config))
+
+    return make, SimpleNamespace(from_dict=from_dict)
 
 
 def pieces_of(parameters: Iterable[tuple[str, mx.array]]) -> Iterator[list[mx.array]]:
@@ -231,7 +240,7 @@ def network_of(config: Mapping[str, Any], dtype: str) -> Any:
     """The network of a configuration alone, never evaluated. Raises anything."""
     find: FindClasses = partial(encoder_classes, scores=False) if config["model_type"] in ENCODERS else classes_of
     model, arguments = find(dict(config))
-    network = model(arguments.from_dict(config))
+    network = model(arguments.from_dict(with_older_names(config)))
     network.eval()
     quantisation = config.get("quantization")
     if isinstance(quantisation, Mapping):

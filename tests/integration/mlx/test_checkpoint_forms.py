@@ -3,20 +3,23 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import mlx.core as mx
 import pytest
 from mlx.utils import tree_flatten
 
 from adapters.huggingface.repository import HuggingFaceRepository
-from adapters.mlx.loading.network import open_network
+from adapters.mlx.loading.network import load_folder, open_network
 from adapters.mlx.loading.plan import check_source
+from adapters.mlx.loading.weights_digest import Digests
 from domain.errors import ModelLoadFailed
 from domain.ids import ModelId
 from domain.models.model_card import LoadOptions
 from tests.support.effort import EFFORT
+from tests.support.engines.finish_load import finish_load
 from tests.support.mlx import checkpoint_forms as forms
-from tests.support.mlx.tiny_models import names, write_folder
+from tests.support.mlx.tiny_models import config_of, names, write_folder
 
 Form = Callable[[Path], None]
 EVERY = 1 if EFFORT > 1 else 16
@@ -68,3 +71,44 @@ def test_one_tensor_with_two_shapes_is_refused(tmp_path: Path) -> None:
     assert source is not None
     with pytest.raises(ModelLoadFailed, match="in two of its weight files with different shapes"):
         check_source(source, LoadOptions())
+
+
+BASES = {"rope_theta": 3e5, "rope_local_base_freq": 1e3}
+"""Other ones than the defaults of networks."""
+
+OWN_WAYS = {"kimi_linear", "recurrent_gemma", "plamo2vl", "qwen3_5", "qwen3_5_moe", "phi4_siglip", "fastvlm"}
+"""The first three have no base to set, the next two read the newer name only, phi4_siglip takes no other names than its
+own, and fastvlm needs its tower."""
+
+
+def logits(folder: Path) -> mx.array:
+    found = open_network(folder)[0](mx.array([list(range(3, 40))]))
+    return cast("mx.array", getattr(found, "logits", found))
+
+
+def has_older_names(name: str) -> bool:
+    text = config_of(name).get("text_config", config_of(name))
+    return "rope_theta" in text and "rope_parameters" not in text and name not in OWN_WAYS
+
+
+@pytest.mark.parametrize("name", ["llama", "llama+rope3", "gemma3", *list(filter(has_older_names, names()))[::EVERY]])
+def test_positions_are_those_of_the_file_however_it_names_them(tmp_path: Path, name: str) -> None:
+    folder = write_folder(name, tmp_path / name)
+    config = json.loads((folder / "config.json").read_text())
+    level = config.get("text_config", config)
+    by_default = logits(folder)
+    level |= {key: value for key, value in BASES.items() if key in level}
+    (folder / "config.json").write_text(json.dumps(config))
+    expected = logits(folder)
+    assert not mx.array_equal(expected, by_default).item()
+    forms.with_rope_parameters(folder)
+    assert mx.array_equal(logits(folder), expected).item()
+
+
+def test_state_that_was_computed_without_those_names_is_not_reused(tmp_path: Path) -> None:
+    folder, digests = write_folder("llama", tmp_path / "llama"), Digests(b"weights")
+    _, before = finish_load(load_folder(folder, LoadOptions(), digests))
+    forms.with_rope_parameters(folder)
+    _, after = finish_load(load_folder(folder, LoadOptions(), digests))
+    assert before.digest == digests.weights
+    assert after.digest != digests.weights

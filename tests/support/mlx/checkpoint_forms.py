@@ -68,6 +68,19 @@ def with_malformed_generation_config(folder: Path) -> None:
     (folder / "generation_config.json").write_text('{"eos_token_id": [1,')
 
 
+def with_rope_parameters(folder: Path) -> None:
+    """As transformers writes config.json from its version 5 on."""
+    config = json.loads((folder / "config.json").read_text())
+    level = config.get("text_config", config)
+    moved = {key: level.pop(key) for key in ("rope_theta", "partial_rotary_factor") if key in level}
+    local = level.pop("rope_local_base_freq", None)
+    level["rope_parameters"] = {"rope_type": "default", **moved, **(level.pop("rope_scaling", None) or {})}
+    if local is not None:
+        sliding = {"rope_type": "default", "rope_theta": local}
+        level["rope_parameters"] = {"full_attention": level["rope_parameters"], "sliding_attention": sliding}
+    (folder / "config.json").write_text(json.dumps(config))
+
+
 FORMS: tuple[Any, ...] = (
     *(with_stale_index, sharded, sharded_beside_another_conversion, of_another_name, with_absent_head),
     *(with_output_matrix, with_malformed_generation_config),
