@@ -26,6 +26,7 @@ from adapters.mlx.loading.files import (
 )
 from adapters.mlx.loading.lora import read_adapter
 from adapters.mlx.loading.trunks import classes_of
+from adapters.mlx.loading.weight_names import HEAD, cleaner
 from adapters.mlx.loading.weights_digest import Digests
 from adapters.mlx.runtime.arrays import evaluate
 from adapters.mlx.runtime.arrays import parameters as named_parameters
@@ -36,12 +37,14 @@ from adapters.mlx.speculation.drafting import DraftModelNetwork
 from adapters.mlx.vlm.encoder import encoder_classes
 from application.ports.compute import LoadReport, unreported
 from domain.errors import ModelLoadFailed
+from domain.memory.estimate import nested_config
 from domain.models.capability import PLAIN_USE, Capability, ModelUse
 from domain.models.end_tokens import end_ids
 from domain.models.load_progress import LoadPhase
 from domain.models.model_card import LoadOptions
 from domain.models.model_files import ENCODERS
 from domain.models.position_settings import with_older_names
+from domain.printable import printable
 from domain.speculation.drafter import Drafter, SpeculationMode
 
 NO_OWN_CODE: Mapping[str, Any] = {"model_file": None}
@@ -51,10 +54,10 @@ either."""
 PIECE_BYTES = 64 * 2**20
 """Bytes of weights evaluated at once: some 20 ms of reading from a fast disk."""
 
-_CASTS = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
+_MOST_LINES = 4
+"""Lines of an error of mlx that are told: it lists every name that it does not know."""
 
-_HEAD = "lm_head."
-"""A part of the output matrix's name."""
+_CASTS = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
 
 FindClasses: TypeAlias = Callable[[dict[str, Any]], tuple[Callable[[Any], Any], Any]]
 
@@ -94,6 +97,7 @@ def load_folder(
     report(LoadPhase.LOADING, 0, 0)
     try:
         network, full_config = open_network(folder, use)
+        _check_types(folder, network)
         yield
         if adapter is not None:
             read_adapter(adapter).apply(network)
@@ -138,7 +142,7 @@ def open_network(folder: Path, use: ModelUse = PLAIN_USE) -> tuple[Any, dict[str
     own, names = NO_OWN_CODE, frozenset[str]()
     if use.is_pooled:
         names = frozenset(network_tensors(folder))
-    if Capability.EMBED in use.capabilities and not any(_HEAD in name for name in names):
+    if Capability.EMBED in use.capabilities and not any(HEAD in name for name in names):
         own = {**NO_OWN_CODE, "tie_word_embeddings": True}  # nothing needs the output matrix
     prefix = "model." if "embed_tokens.weight" in names else ""
     load = mlx_lm_module("utils").load_model
@@ -170,15 +174,7 @@ def _classes(config: dict[str, Any], prefix: str, find: FindClasses) -> tuple[Ca
 
     def make(known: Any) -> Any:
         network = model(known)
-        sanitize: Callable[[dict[str, Any]], Any] = getattr(network, "sanitize", dict)
-        has_head = any(_HEAD in name for name, _ in named_parameters(network))
-
-        def clean(weights: dict[str, Any]) -> Any:
-            found = sanitize({name if _HEAD in name else f"{prefix}{name}": weights[name] for name in weights})
-            # a copy of the tied embeddings, which some files hold
-            return found if has_head else {name: found[name] for name in found if _HEAD not in name}
-
-        network.sanitize = clean
+        network.sanitize = cleaner(partial(model, known), network, prefix)
         return network
 
     def from_dict(config: Mapping[str, Any]) -> Any:
@@ -201,6 +197,19 @@ def pieces_of(parameters: Iterable[tuple[str, mx.array]]) -> Iterator[list[mx.ar
         yield piece
 
 
+def _check_types(folder: Path, network: Any) -> None:
+    """Refuses 8-bit values without scales, which a network would take as they are, as whole numbers."""
+    found = named_parameters(network)
+    scaled = {name.rpartition(".")[0] for name, _ in found if "scale" in name.rpartition(".")[2]}
+    for name, array in found:
+        module, _, part = name.rpartition(".")
+        if part == "weight" and array.dtype in (mx.uint8, mx.int8) and module not in scaled:
+            raise ModelLoadFailed(
+                f"{folder} could not be loaded: {name} has 8-bit values without scales, which mlx-lm cannot read;"
+                " try another conversion"
+            )
+
+
 def _explain(folder: Path, error: Exception) -> str:
     text = str(error)
     if isinstance(error, ModelLoadFailed):
@@ -209,7 +218,13 @@ def _explain(folder: Path, error: Exception) -> str:
         return f"not enough memory for {folder}: {text}"
     if isinstance(error, KeyError):
         return f"{folder} is incomplete: {text} is missing"
-    return f"{folder} could not be loaded: {text or type(error).__name__}"
+    config = read_entries(folder / "config.json")
+    form = nested_config(config).get("quantization_config") or config.get("quantization_config")
+    method = cast("Mapping[str, Any]", form).get("quant_method") if isinstance(form, Mapping) else None
+    hint = f"; its weights are quantised as {printable(str(method))}: try another conversion" if method else ""
+    lines = text.split("\n")
+    rest = f" and {len(lines) - _MOST_LINES} more" if len(lines) > _MOST_LINES else ""
+    return f"{folder} could not be loaded: {' '.join(lines[:_MOST_LINES]) or type(error).__name__}{rest}{hint}"
 
 
 # ---- casts ----------------------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from domain.models.model_card import LoadOptions
 from tests.support.effort import EFFORT
 from tests.support.engines.finish_load import finish_load
 from tests.support.mlx import checkpoint_forms as forms
+from tests.support.mlx.tiny_configs import WRAPPED
 from tests.support.mlx.tiny_models import config_of, names, write_folder
 
 Form = Callable[[Path], None]
@@ -112,3 +113,39 @@ def test_state_that_was_computed_without_those_names_is_not_reused(tmp_path: Pat
     _, after = finish_load(load_folder(folder, LoadOptions(), digests))
     assert before.digest == digests.weights
     assert after.digest != digests.weights
+
+
+WITH_IMAGES = ["gemma3", "llama4", "pixtral", "qwen3_5"]
+
+
+@pytest.mark.parametrize("name", sorted(WRAPPED.keys() & set(names())) if EFFORT > 1 else WITH_IMAGES)
+@pytest.mark.parametrize(
+    "prefixes", [("model.language_model", "lm_head"), ("model", "lm_head"), ("language_model.model", "lm_head")]
+)
+def test_the_text_of_a_model_with_images_is_found_by_its_other_names(
+    tmp_path: Path, name: str, prefixes: tuple[str, str]
+) -> None:
+    folder = write_folder(name, tmp_path / name)
+    expected = parameters(folder)
+    forms.with_names(folder, *prefixes)
+    found = parameters(folder)
+    assert found.keys() == expected.keys()
+    assert all(mx.array_equal(found[key], expected[key], equal_nan=True).item() for key in found)
+
+
+def test_values_of_eight_bits_are_not_taken_for_whole_numbers(tmp_path: Path) -> None:
+    folder = write_folder("llama", tmp_path / "llama")
+    forms.with_eight_bits(folder)
+    with pytest.raises(ModelLoadFailed, match=r"q_proj.weight has 8-bit values without scales"):
+        finish_load(load_folder(folder, LoadOptions(), Digests(b"")))
+
+
+def test_an_error_names_the_quantisation_and_few_of_many_weights(tmp_path: Path) -> None:
+    folder = write_folder("llama", tmp_path / "llama")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "quantization_config": {"quant_method": "fp8"}}))
+    scales = {f"model.layers.{at}.mlp.weight_scale_inv": mx.ones((1,)) for at in range(400)}
+    mx.save_safetensors(str(folder / forms.ONE), {**forms.stored(folder), **scales})
+    with pytest.raises(ModelLoadFailed, match="and 397 more; its weights are quantised as fp8") as refused:
+        finish_load(load_folder(folder, LoadOptions(), Digests(b"")))
+    assert len(refused.value.message) < 1000

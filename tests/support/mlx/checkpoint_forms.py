@@ -64,6 +64,28 @@ def with_output_matrix(folder: Path) -> None:
     mx.save_safetensors(str(folder / ONE), {**weights, f"{prefix}lm_head.weight": weights[embedding]})
 
 
+def with_table_of_positions(folder: Path) -> None:
+    """A buffer that old programs stored with the weights."""
+    buffer = {"model.layers.0.self_attn.rotary_emb.inv_freq": mx.zeros((8,))}
+    mx.save_safetensors(str(folder / ONE), {**stored(folder), **buffer})
+
+
+def with_names(folder: Path, text: str, head: str) -> None:
+    """`text`, `head`: what stands before the names of the text and of the output matrix of a model with images."""
+    renamed: dict[str, mx.array] = {}
+    for name, array in stored(folder).items():
+        name = name.replace("language_model.model.", f"{text}.").replace("language_model.lm_head.", f"{head}.")
+        renamed[name] = array
+    mx.save_safetensors(str(folder / ONE), renamed, metadata={"format": "pt"})
+
+
+def with_eight_bits(folder: Path) -> None:
+    """The values of one matrix in 8 bits, without scales."""
+    weights = stored(folder)
+    name = next(name for name in weights if name.endswith("q_proj.weight"))
+    mx.save_safetensors(str(folder / ONE), {**weights, name: mx.to_fp8(weights[name])})
+
+
 def with_malformed_generation_config(folder: Path) -> None:
     (folder / "generation_config.json").write_text('{"eos_token_id": [1,')
 
@@ -83,5 +105,5 @@ def with_rope_parameters(folder: Path) -> None:
 
 FORMS: tuple[Any, ...] = (
     *(with_stale_index, sharded, sharded_beside_another_conversion, of_another_name, with_absent_head),
-    *(with_output_matrix, with_malformed_generation_config),
+    *(with_output_matrix, with_malformed_generation_config, with_table_of_positions),
 )
