@@ -74,6 +74,8 @@ def _load(folder: Path, family: Family | None, use: ModelUse) -> HfTokenizer:
     tokenizer = load_tokenizer(str(folder))
     rust = rust_tokenizer(tokenizer)
     codec = TextCodec(tokenizer, rust)
+    if not any(map(str.isalnum, codec.decode(codec.encode(_PROBE_TEXT), skip_special=True))):
+        raise ValueError(f"{folder} has no vocabulary, such as a tokenizer.json; download the model again")
     token_bytes = token_bytes_of(rust) if rust is not None else None
     if token_bytes is not None and not _agrees(token_bytes, codec):
         token_bytes = None

@@ -49,6 +49,15 @@ def test_a_generation_config_that_cannot_be_read_ends_nothing(tmp_path: Path, co
     assert ("generation_config.json is left out" in loaded.note) == (content in ("{", "\ud800"))
 
 
+@pytest.mark.parametrize("name", ["LlamaTokenizer", "Qwen2Tokenizer", "GemmaTokenizer", "T5Tokenizer"])
+def test_a_folder_without_its_vocabulary_is_refused(tmp_path: Path, name: str) -> None:
+    """transformers makes a tokenizer of a few special tokens, by which every text is empty."""
+    folder = write_folder(tmp_path, byte_level(), tokenizer_class=name)
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(ModelLoadFailed, match=r"has no vocabulary, such as a tokenizer\.json"):
+        load_folder(folder)
+
+
 def test_a_byte_level_vocabulary_is_decoded_as_one(tmp_path: Path) -> None:
     tokenizer = byte_level()
     tokenizer.decoder = decoders.Sequence(
