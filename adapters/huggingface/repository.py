@@ -43,11 +43,11 @@ def _any_type(model_type: str) -> bool:
 class HuggingFaceRepository:
     """A ModelRepository of local folders and the hub.
 
-    `directories`: each holds models as `NAME/` or `ORG/NAME/`. `paths`: model folders whose id is the path as written.
-    `cache`: the hub's cache, by default huggingface_hub's. `hub_ids`: the only ids that may come from the hub or its
-    cache; None for any. `can_load`: whether the engine knows a config's model_type; other models are not listed, nor
-    are those that are refused. `endpoint`: the URL of another hub. `tasks`: what models are for by the settings.
-    `blind`: why no model sees here, and what to do; empty if they do.
+    `directories`: each holds models as `NAME/` or `ORG/NAME/`, or as the hub's cache does. `paths`: model folders whose
+    id is the path as written. `cache`: the hub's cache, by default huggingface_hub's. `hub_ids`: the only ids that may
+    come from the hub or its cache; None for any. `can_load`: whether the engine knows a config's model_type; other
+    models are not listed, nor are those that are refused. `endpoint`: the URL of another hub. `tasks`: what models are
+    for by the settings. `blind`: why no model sees here, and what to do; empty if they do.
     """
 
     def __init__(
@@ -91,6 +91,8 @@ class HuggingFaceRepository:
             folder = directory.joinpath(*names)
             if not missing_from(folder):
                 return self._source(id, folder, "local")
+            if is_hub_id(id) and (snapshot := cached_folder(directory, id)) is not None:
+                return self._source(id, snapshot, "local")
         snapshot = cached_folder(self._cache, id) if is_hub_id(id) and self._takes_from_hub(id) else None
         return self._source(id, snapshot, names[0]) if snapshot is not None else None
 
@@ -122,7 +124,8 @@ class HuggingFaceRepository:
             if not missing_from(folder):
                 yield self._source(id, folder, "local")
         for directory in self._directories:
-            yield from (self._source(id, folder, "local") for id, folder in _models_in(directory))
+            for id, folder in (*_models_in(directory), *cached_models(directory)):
+                yield self._source(id, folder, "local")
         for id, folder in cached_models(self._cache):
             if self._takes_from_hub(id):
                 yield self._source(id, folder, id.split("/")[0])

@@ -160,6 +160,16 @@ def test_all_shards_of_an_index_must_be_there(tmp_path: Path) -> None:
     assert repository.find(ModelId("big")) is not None
 
 
+def test_a_model_directory_may_be_a_cache_of_the_hub(tmp_path: Path) -> None:
+    snapshot = _cached(tmp_path / "disk", "org/small")
+    _cached(tmp_path / "disk", "org/half", without="model.safetensors")
+    repository = _repository(tmp_path, tmp_path / "disk", hub_ids=())
+    assert [source.id for source in _own(repository)] == ["org/small"]
+    assert repository.find(ModelId("org/small")) == _own(repository)[0]
+    assert _own(repository)[0].path == str(snapshot)
+    assert repository.find(ModelId("org/half")) is None
+
+
 def test_complete_snapshots_of_the_hubs_cache_are_found(tmp_path: Path) -> None:
     snapshot = _cached(tmp_path / "cache", "org/small")
     _cached(tmp_path / "cache", "org/half", without="model.safetensors")
