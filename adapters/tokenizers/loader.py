@@ -89,7 +89,7 @@ def _load(folder: Path, family: Family | None, use: ModelUse) -> HfTokenizer:
         changed = template.separate(controls)
         defect = defect or changed
     is_at_risk = defect and (template is not None or use.is_pooled)
-    ends, misread = _ends(folder, tokenizer, template, codec.special_tokens)
+    ends, misread = _ends(folder, tokenizer, template, codec.special_tokens, output.family)
     notes = (
         f"text in messages can act as control tokens: {defect}" if is_at_risk else "",
         misread,
@@ -132,10 +132,10 @@ def _agrees(token_bytes: Callable[[int], bytes], codec: TextCodec) -> bool:
 
 
 def _ends(
-    folder: Path, tokenizer: PythonTokenizer, template: ChatTemplate | None, special: Mapping[str, int]
+    folder: Path, tokenizer: PythonTokenizer, template: ChatTemplate | None, special: Mapping[str, int], family: Family
 ) -> tuple[frozenset[int], str]:
     """Returns the tokens that end an answer, and a warning. They are those that any file names, and the first special
-    token that the template writes behind an answer."""
+    token that the template writes behind an answer, unless an answer of several messages has it between them."""
     note, generation = "", dict[str, Any]()
     try:
         generation = _read_json(folder / "generation_config.json")
@@ -143,7 +143,8 @@ def _ends(
         note = f"its generation_config.json is left out: {printable(str(error))}"
     ends = end_ids(_read_json(folder / "config.json"), generation, {"eos_token_id": tokenizer.eos_token_id})
     behind = template.behind_answer() if template is not None else ""
-    written = {text: at for text in special if (at := behind.find(text)) >= 0}
+    between = (family.channels.ends[0], family.channels.start) if family.channels is not None else ()
+    written = {text: at for text in special if text not in between and (at := behind.find(text)) >= 0}
     first = min(written, key=lambda text: (written[text], -len(text)), default="")
     return ends | ({special[first]} if first else frozenset[int]()), note
 

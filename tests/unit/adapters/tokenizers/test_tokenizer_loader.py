@@ -40,6 +40,18 @@ def test_the_special_token_that_the_template_writes_behind_an_answer_ends_it(tmp
     assert tokenizer.eos_token_ids == {2, tokenizer.special_tokens["<|im_end|>"]}
 
 
+def test_what_stands_between_the_messages_of_one_answer_does_not_end_it(tmp_path: Path) -> None:
+    """As of gpt-oss: reasoning and answer are messages, and some templates end the last one like the others."""
+    tokenizer = byte_level()
+    tokenizer.add_special_tokens(["<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|return|>"])
+    template = (
+        "{% for message in messages %}<|start|>{{ message.role }}<|channel|>final<|message|>{{ message.content }}"
+        "<|end|>{% endfor %}{% if add_generation_prompt %}<|start|>assistant{% endif %}"
+    )
+    loaded = load_folder(write_folder(tmp_path, tokenizer, template, eos_token="<|return|>"))
+    assert loaded.eos_token_ids == {loaded.special_tokens["<|return|>"]}
+
+
 @pytest.mark.parametrize("content", ["{", "[1]", "\ud800", '{"eos_token_id": "x"}'])
 def test_a_generation_config_that_cannot_be_read_ends_nothing(tmp_path: Path, content: str) -> None:
     folder = write_folder(tmp_path, byte_level(), None)
