@@ -1,8 +1,8 @@
 """Folders that hold a whole model in Hugging Face form: embedded models, local folders, and the hub's cache.
 
 A model has config.json, all weights in safetensors, and a tokenizer. Folders are judged by names and a few small files,
-without opening weights, so that listing many models is cheap. The hub's cache is read by its layout, without
-huggingface_hub and without the network:
+and those with a tower by the headers of their weights, so that listing many models is cheap. The hub's cache is read by
+its layout, without huggingface_hub and without the network:
 
     models--ORG--NAME/refs/main                      the commit of the branch when it was last seen
     models--ORG--NAME/snapshots/COMMIT/config.json   links to blobs; a dangling one is an unfinished download
@@ -42,6 +42,12 @@ _TOKENIZER_PATTERNS = ("tokenizer.json", "tokenizer.model", "*.tiktoken", "tikto
 _PROCESSORS = ("preprocessor_config.json", "processor_config.json")
 _PREFIX = "models--"
 
+_TOWER = (b"vision", b"visual")
+"""Parts of the names of a tower's weights."""
+
+_LENGTH_BYTES, _MAX_HEADER_BYTES = 8, 100 * 2**20
+"""A safetensors file begins with its header's length."""
+
 
 def embedded_folder(id: ModelId) -> Path | None:
     """The folder of an embedded model; None for any other id."""
@@ -77,16 +83,32 @@ def read_files(folder: Path, name: str) -> ModelFiles:
     """Everything that says which requests the model answers."""
     found = _read_json(folder / "modules.json")
     modules = cast("list[object]", found) if isinstance(found, list) else []
+    config, prepares_images = read_config(folder), any((folder / name).is_file() for name in _PROCESSORS)
     return ModelFiles(
         name,
-        read_config(folder),
+        config,
         [cast("dict[str, Any]", module) for module in modules if isinstance(module, dict)],
         _read_object(next(folder.glob("*_Pooling/config.json"), folder / "1_Pooling")),
         _read_object(folder / "config_sentence_transformers.json"),
         _read_text(folder / "chat_template.jinja"),
-        any((folder / name).is_file() for name in _PROCESSORS),
+        prepares_images,
         _read_object(folder / "sentence_bert_config.json"),
+        not (prepares_images and config.get("vision_config")) or _has_tower(folder),
     )
+
+
+def _has_tower(folder: Path) -> bool:
+    """Returns False if no weight of the folder is of images: conversions for text keep everything else that says so."""
+    try:
+        for name in weights_of(folder).names:
+            with (folder / name).open("rb") as file:
+                length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+                header = file.read(min(length, _MAX_HEADER_BYTES))
+                if len(header) < length or any(part in header for part in _TOWER):
+                    return True
+    except OSError:
+        return True
+    return False
 
 
 def newest_file_s(folder: Path) -> int:

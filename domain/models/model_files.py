@@ -24,7 +24,7 @@ class ModelFiles:
     """A model's files, parsed; empty where absent. `name`: of the model. `config`: config.json. `modules`:
     modules.json. `pooling`: config.json of the Pooling module. `sentences`: config_sentence_transformers.json.
     `template`: chat_template.jinja. `prepares_images`: there is a preprocessor_config.json or processor_config.json.
-    `transformer`: sentence_bert_config.json."""
+    `transformer`: sentence_bert_config.json. `has_tower`: the weights have some for images."""
 
     name: str
     config: Mapping[str, Any]
@@ -34,6 +34,7 @@ class ModelFiles:
     template: str = ""
     prepares_images: bool = False
     transformer: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    has_tower: bool = True
 
 
 _KNOWN: tuple[tuple[str, Capability | None, str, int], ...] = (
@@ -140,6 +141,8 @@ def _seeing(files: ModelFiles) -> ModelUse:
         return ModelUse(unseen=f"those of {model_type} models are not computed")
     if not files.prepares_images:
         return ModelUse(unseen="it has no preprocessor_config.json")
+    if not files.has_tower:
+        return ModelUse(unseen="it has no weights for images")
     return ModelUse(GENERATES | {Capability.SEE})
 
 

@@ -270,6 +270,19 @@ def test_a_model_with_a_tower_sees_where_its_libraries_are(tmp_path: Path) -> No
     assert without.use.unseen == "mlx-vlm is not installed: pip install it"
 
 
+@pytest.mark.parametrize(
+    ("name", "is_seen"), [("language_model.norm.weight", False), ("vision_tower.norm.weight", True), ("visual.x", True)]
+)
+def test_a_conversion_that_left_the_tower_out_is_served_for_text(tmp_path: Path, name: str, is_seen: bool) -> None:
+    header = json.dumps({name: {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}}).encode()
+    config = b'{"model_type": "qwen3_5", "vision_config": {"depth": 2}}'
+    files = {"config.json": config, "preprocessor_config.json": b"{}"}
+    _write(tmp_path / "models" / "text", **files, **{"model.safetensors": len(header).to_bytes(8, "little") + header})
+    (source,) = _own(_repository(tmp_path, tmp_path / "models"))
+    assert (Capability.SEE in source.use.capabilities) == is_seen
+    assert source.note == ("" if is_seen else "Its images are not seen: it has no weights for images.")
+
+
 def test_what_the_engine_cannot_load_is_not_listed(tmp_path: Path) -> None:
     _write(tmp_path / "models" / "tiny")
     _write(tmp_path / "models" / "alien", **{"config.json": b'{"model_type": "alien"}'})

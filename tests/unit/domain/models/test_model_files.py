@@ -193,6 +193,7 @@ def test_a_tower_of_a_known_family_sees() -> None:
     ("files", "reason"),
     [
         (ModelFiles("own", _SEES), "it has no preprocessor_config.json"),
+        (ModelFiles("own", _SEES, prepares_images=True, has_tower=False), "it has no weights for images"),
         (ModelFiles("own", {**_SEES, "model_type": "molmo"}, prepares_images=True), "those of molmo models"),
     ],
 )
