@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from domain.errors import InvalidRequest
 from domain.memory.ledger import MemoryLimits
 from domain.memory.needs import Load
 from domain.memory.preflight import Preflight
@@ -12,7 +11,7 @@ from domain.memory.shape import MemoryShape, StateCost, StepCost
 from domain.models.model_card import ContextLength
 from domain.models.state_layout import StateLayout
 from domain.scheduling.memory_plan import MemoryPlan, PlannedModel
-from interfaces.cli.commands.plan import as_data, as_lines, parse_tokens
+from interfaces.cli.commands.plan import as_data, as_lines
 
 SHAPE = MemoryShape(
     weight_bytes=10_000,
@@ -68,10 +67,3 @@ def test_without_limits_everything_fits_and_nothing_is_said_to():
     assert free.fits
     assert as_data("m", model, free)["largest_batch"] is None
     assert list(as_lines(model, free))[-1][0] == "memory"
-
-
-def test_tokens_as_people_write_them():
-    assert [parse_tokens(text) for text in ("1", "32768", "128k", "1M")] == [1, 32_768, 131_072, 2**20]
-    for text in ("", "0", "-1", "1.5k", "k", "9999999m"):
-        with pytest.raises(InvalidRequest, match="context"):
-            parse_tokens(text)

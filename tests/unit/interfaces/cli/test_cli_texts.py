@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 
 from adapters.fake.tokenizer import FakeTokenizer
 from adapters.huggingface.model_folder import EMBEDDED_IDS, embedded_folder
@@ -18,6 +19,7 @@ from domain.models.model_card import ContextLength, DecodeMode, ModelDescription
 from domain.models.state_layout import StateLayout
 from interfaces.cli.server.server_process import banner
 from interfaces.cli.terminal.logs import JsonFormatter, PlainFormatter
+from interfaces.cli.terminal.options import parse_tokens
 from tests.support.mlx.tiny_tokenizers import load_folder
 
 MODEL = ModelDescription(
@@ -132,3 +134,10 @@ def test_a_message_cannot_forge_a_log_line():
     assert [line for line in lines if re.match(r"\d{4}-", line)] == [lines[0]]
     assert "\x1b" not in lines[0]
     assert any(line.endswith("ValueError: bad") for line in lines)
+
+
+def test_tokens_as_people_write_them():
+    assert [parse_tokens(text) for text in ("1", "32768", "128k", "1M")] == [1, 32_768, 131_072, 2**20]
+    for text in ("", "0", "-1", "1.5k", "k", "9999999m"):
+        with pytest.raises(typer.Exit):
+            parse_tokens(text)
