@@ -13,10 +13,11 @@ from domain.scheduling.memory_plan import PlannedModel
 @dataclass(frozen=True, slots=True)
 class ModelPreview:
     """The facts about a model that are known without its weights. `weight_bytes`: their size once loaded.
-    `advised`: the sampling that its makers advise."""
+    `advised`: the sampling that its makers advise. `expert_bytes`: of the experts among the weights."""
 
     weight_bytes: int = 0
     advised: SamplingDefaults = SamplingDefaults()
+    expert_bytes: int = 0
 
 
 ModelCheck: TypeAlias = Callable[[ModelSource, LoadOptions], ModelPreview]

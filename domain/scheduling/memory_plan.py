@@ -22,13 +22,15 @@ MOST_SEQUENCES = 1024
 
 @dataclass(frozen=True, slots=True)
 class PlannedModel:
-    """A model that is not loaded. `has_weights`: its files are here, and the weight bytes are theirs."""
+    """A model that is not loaded. `has_weights`: its files are here, and the weight bytes are theirs. `expert_bytes`:
+    of the experts among the weights."""
 
     model_type: str
     context: ContextLength
     layout: StateLayout
     memory: MemoryShape
     has_weights: bool = True
+    expert_bytes: int = 0
 
     @property
     def context_length(self) -> int:

@@ -36,13 +36,19 @@ ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 _QUANTISED_KEYS = ("quantization", "quantization_config")
 _SAMPLING_KEYS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+_EXPERTS = re.compile(r"(^|\.)(experts|switch_mlp|switch_glu)\.")
 _LENGTH_BYTES = 8
 _MAX_HEADER_BYTES = 100 * 2**20
 _MAX_AXES = 64
 
 
-def checked_weights(folder: Path, dtype: str, *, is_encoder: bool = False) -> int:
-    """Returns the bytes of a folder's weights once they are loaded."""
+def is_expert(name: str) -> bool:
+    """Returns whether a tensor is of a mixture's experts, of which a token uses a few; shared ones are not counted."""
+    return _EXPERTS.search(name) is not None
+
+
+def checked_weights(folder: Path, dtype: str, *, is_encoder: bool = False) -> tuple[int, int]:
+    """Returns the bytes of a folder's weights once they are loaded, and of the experts among them."""
     config = read_config(folder)
     why = why_unknown(config)
     if is_encoder:
@@ -54,7 +60,8 @@ def checked_weights(folder: Path, dtype: str, *, is_encoder: bool = False) -> in
     item_bytes = ITEM_BYTES.get(dtype)
     if dtype == "auto":
         item_bytes = 4 if on_cpu() and not is_quantised else None
-    return _held_bytes(tensors.values(), item_bytes)
+    experts = (tensor for name, tensor in tensors.items() if is_expert(name))
+    return _held_bytes(tensors.values(), item_bytes), _held_bytes(experts, item_bytes)
 
 
 # ---- config.json and generation_config.json ------------------------------------------------------------------------

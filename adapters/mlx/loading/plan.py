@@ -9,7 +9,7 @@ from adapters.mlx.caches.leaves import layout_of, new_caches
 from adapters.mlx.loading.context import context_of
 from adapters.mlx.loading.drafters import with_head
 from adapters.mlx.loading.encoder import encoder_context
-from adapters.mlx.loading.files import advised_sampling, checked_weights, read_config
+from adapters.mlx.loading.files import advised_sampling, checked_weights, is_expert, read_config
 from adapters.mlx.loading.lora import read_adapter
 from adapters.mlx.loading.network import cast_network, network_of, open_network
 from adapters.mlx.loading.vision import open_vision
@@ -27,14 +27,14 @@ def check_source(source: ModelSource, options: LoadOptions) -> ModelPreview:
     """A ModelCheck: the model type is known to mlx-lm, the weight files are whole, and so are those of an adapter and a
     draft model. Brings nothing to the device."""
     folder = Path(source.path)
-    weight_bytes = checked_weights(folder, options.dtype, is_encoder=source.use.is_encoder)
+    weight_bytes, expert_bytes = checked_weights(folder, options.dtype, is_encoder=source.use.is_encoder)
     if source.adapter and source.use.is_encoder:
         raise ModelLoadFailed(f"{source.id} is an encoder, which takes no adapter: leave adapter out of its table")
     if source.adapter:
         weight_bytes += read_adapter(Path(source.adapter)).num_bytes
     if options.draft:
-        weight_bytes += checked_weights(Path(options.draft), options.dtype)
-    return ModelPreview(weight_bytes, advised_sampling(folder))
+        weight_bytes += checked_weights(Path(options.draft), options.dtype)[0]
+    return ModelPreview(weight_bytes, advised_sampling(folder), expert_bytes)
 
 
 def plan_model(source: ModelSource, options: LoadOptions) -> PlannedModel:
@@ -56,6 +56,7 @@ def _plan(source: ModelSource, dtype: str) -> PlannedModel:
         else:
             network = network_of(config, dtype)
         layout = layout_of(new_caches(network))
+        expert_bytes = sum(array.nbytes for name, array in parameters(network) if is_expert(name))
         shape = shape_of_network(network, layout, config)
         context = encoder_context(source.use) or context_of(config, layout, dict(parameters(network)), folder)
         if Capability.SEE in source.use.capabilities and has_weights:
@@ -65,4 +66,4 @@ def _plan(source: ModelSource, dtype: str) -> PlannedModel:
         raise ModelLoadFailed(message) from error
     finally:
         mx.clear_streams()
-    return PlannedModel(str(config["model_type"]), context, layout, shape, has_weights)
+    return PlannedModel(str(config["model_type"]), context, layout, shape, has_weights, expert_bytes)

@@ -113,6 +113,7 @@ def as_data(id: str, model: PlannedModel, plan: MemoryPlan) -> dict[str, Any]:
         "context_from": model.context.origin,
         "weights_from": "files" if model.has_weights else "config",
         "weight_bytes": plan.shape.weight_bytes,
+        "expert_bytes": model.expert_bytes,
         "states": [
             {
                 "bytes_per_token": state.bytes_per_token,
@@ -142,7 +143,8 @@ def as_data(id: str, model: PlannedModel, plan: MemoryPlan) -> dict[str, Any]:
 def as_lines(model: PlannedModel, plan: MemoryPlan) -> Iterator[tuple[str, str]]:
     """The plan as lines, as (name, text)."""
     origin = "" if model.has_weights else " (from the config: no weights were found)"
-    yield "weights", format_bytes(plan.shape.weight_bytes) + origin
+    experts = f", {format_bytes(model.expert_bytes)} of it experts" if model.expert_bytes else ""
+    yield "weights", format_bytes(plan.shape.weight_bytes) + experts + origin
     for state in plan.shape.states:
         yield _state_line(state)
     if plan.snapshot_bytes:
@@ -157,7 +159,9 @@ def as_lines(model: PlannedModel, plan: MemoryPlan) -> Iterator[tuple[str, str]]
         yield "memory", "unknown: give it with --memory"
         return
     total, hard = format_bytes(plan.limits.total_bytes), format_bytes(plan.limits.hard_bytes)
-    yield "may be held", f"{hard} of {total}: it {'fits' if plan.fits else 'does not fit'}"
+    excess = plan.needed_bytes - plan.limits.hard_bytes
+    verdict = "it fits" if plan.fits else f"it does not fit, by {format_bytes(excess)}"
+    yield "may be held", f"{hard} of {total}: {verdict}"
     longest = plan.longest(model.context_length)
     bound = f" (the model's own limit: {model.context.origin})" if longest == model.context_length else ""
     yield f"longest context, {plan.batch} at once", f"{longest} tokens{bound}"

@@ -14,7 +14,7 @@ from mlx.utils import tree_flatten
 from adapters.huggingface.repository import HuggingFaceRepository
 from adapters.mlx.engine import MlxEngine
 from adapters.mlx.loading.network import NO_OWN_CODE
-from adapters.mlx.loading.plan import check_source
+from adapters.mlx.loading.plan import check_source, plan_model
 from adapters.mlx.loading.weights_digest import digest_folder
 from adapters.mlx.runtime.mlx_lm import mlx_lm_module
 from application.ports.compute import LoadedModel
@@ -218,6 +218,20 @@ def test_an_unchanged_file_is_hashed_once(tmp_path: Path) -> None:
     assert len(entries) == 2
     remembered.write_text(json.dumps({path: [*entry[:-1], "00" * 16] for path, entry in entries.items()}))
     assert digest_folder(folder, memory) != before
+
+
+@pytest.mark.parametrize("name", ["qwen3_moe", "gpt_oss", "qwen2_moe"])
+def test_experts_are_told_from_other_weights(name: str, tmp_path: Path) -> None:
+    source = ModelSource(ModelId("m"), str(write_folder(name, tmp_path / name)))
+    checked, planned = check_source(source, LoadOptions()), plan_model(source, LoadOptions())
+    experts = [
+        array.nbytes
+        for _module, layer in build(name).named_modules()
+        if type(layer).__name__ == "SwitchGLU"
+        for _, array in tree_flatten(layer.parameters())
+    ]
+    assert 0 < checked.expert_bytes < checked.weight_bytes
+    assert checked.expert_bytes == planned.expert_bytes == sum(experts)
 
 
 def test_arithmetic_names_the_blas(folder: Path) -> None:

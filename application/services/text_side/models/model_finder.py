@@ -46,8 +46,8 @@ class ServedModel:
 
 @dataclass(frozen=True, slots=True)
 class FoundModel:
-    """A model that may be loaded. `weight_bytes`: an estimate of its size in memory. `sampling`, `images`: as in
-    ServedModel."""
+    """A model that may be loaded. `weight_bytes`: an estimate of its size in memory; `expert_bytes`: of the experts
+    among them. `sampling`, `images`: as in ServedModel."""
 
     source: ModelSource
     tokenizer: Tokenizer
@@ -55,6 +55,7 @@ class FoundModel:
     weight_bytes: int
     sampling: SamplingDefaults
     images: ImageProcessor | None = None
+    expert_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +163,7 @@ class ModelFinder:
                 images = await self.workers.run(self._images.load, source)
             except ModelLoadFailed as error:
                 source = source.without_images(error.message)
-        return FoundModel(source, tokenizer, options, preview.weight_bytes, sampling, images)
+        return FoundModel(source, tokenizer, options, preview.weight_bytes, sampling, images, preview.expert_bytes)
 
     def _options(self, source: ModelSource) -> LoadOptions:
         """Blocking. Raises ModelLoadFailed for a draft model that cannot be found."""

@@ -200,7 +200,7 @@ class ModelPool:
         if needed is not None:
             found.source.check(needed)
         self._read_room()
-        self._refuse_too_large(id, found.weight_bytes)
+        self._refuse_too_large(id, found)
         self._found[id] = found
         return found.weight_bytes
 
@@ -242,15 +242,17 @@ class ModelPool:
         self._room_timer = None
         self._advance()
 
-    def _refuse_too_large(self, id: ModelId, num_bytes: int) -> None:
+    def _refuse_too_large(self, id: ModelId, found: FoundModel) -> None:
+        num_bytes = found.weight_bytes
         available = self._residency.never_fits(id, num_bytes)
         if available is None:
             return
         limit = self._residency.room.limit_bytes
+        experts = f"; {format_bytes(found.expert_bytes)} of the weights are experts" if found.expert_bytes else ""
         raise ModelExceedsMemory(
             f"{id} does not fit: its weights need {format_bytes(num_bytes)}, and {format_bytes(available)} are"
             f" available at most, of a limit of {format_bytes(limit or 0)}: {format_bytes(num_bytes - available)} too"
-            " much",
+            f" much{experts}",
             param="model",
             needed_bytes=num_bytes,
             available_bytes=available,

@@ -91,14 +91,15 @@ BODIES = {
 
 def test_a_load_that_cannot_fit_says_by_how_much_in_every_dialect() -> None:
     def check(source: Any, options: Any) -> Any:
-        return ModelPreview(9 << 30 if source.id == OTHER else 1 << 20)
+        return ModelPreview(9 << 30, expert_bytes=7 << 30) if source.id == OTHER else ModelPreview(1 << 20)
 
     with fake_service(check=check, room=lambda: LoadRoom(limit_bytes=4 << 30)) as service:
         post(service, "load", DEFAULT_MODEL)
         for path, stream in product(BODIES, (False, True)):
             answer = service.client.post(path, json={**BODIES[path], "model": OTHER, "stream": stream})
             assert answer.status_code == 503
-            assert all(words in answer.text for words in ("need 9 GiB", "4 GiB are available", "5 GiB too much"))
+            told = ("need 9 GiB", "4 GiB are available", "5 GiB too much", "7 GiB of the weights are experts")
+            assert all(words in answer.text for words in told)
             assert "Retry-After" not in answer.headers
             assert standing(service, DEFAULT_MODEL)["state"] == "loaded", "nothing is evicted in vain"
             if path.startswith("/v1/c"):

@@ -61,6 +61,15 @@ def test_both_shapes_of_the_answer_say_the_same():
     assert lines["most at once, 1000 tokens"] == f"{data['largest_batch']} sequences"
 
 
+def test_what_does_not_fit_says_by_how_much_and_what_experts_take():
+    narrow = replace(PLAN, limits=MemoryLimits(*[PLAN.needed_bytes - 1024] * 4))
+    model = PlannedModel("llama", ContextLength(4_096, "config.json"), StateLayout(()), SHAPE, expert_bytes=512)
+    lines = dict(as_lines(model, narrow))
+    assert lines["may be held"].endswith("it does not fit, by 1 KiB")
+    assert lines["weights"].endswith(", 512 B of it experts")
+    assert as_data("m", model, narrow)["expert_bytes"] == 512
+
+
 def test_without_limits_everything_fits_and_nothing_is_said_to():
     free = replace(PLAN, limits=None)
     model = PlannedModel("llama", ContextLength(4_096, "config.json"), StateLayout(()), SHAPE)
