@@ -59,7 +59,8 @@ class ServerSettings:
     name by URL; none by default. `max_body`: the bound on the body of one request. `aliases`:
     names that clients may use for a model, as NAME=MODEL, or NAME for the default model; `*` and `?` in a name stand
     for anything. Served models answer to their own names, and other names are refused. By default only Claude's: Claude
-    Code's subagents request them whatever model is configured.
+    Code's subagents request them whatever model is configured. `admin`: admins may change the models over HTTP: pull,
+    delete, load, unload and pin them.
     """
 
     host: str = "127.0.0.1"
@@ -74,6 +75,7 @@ class ServerSettings:
     max_body: ByteSize = ByteSize(num_bytes=32 * 2**20)
     image_hosts: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ("claude-*",)
+    admin: bool = True
 
     @property
     def model_of(self) -> dict[str, str]:

@@ -112,6 +112,10 @@ class ModelExceedsMemory(ModelLoadFailed):
     limit_bytes: int = 0
 
 
+class DownloadStopped(ModelLoadFailed):
+    """A user ended the download. What has arrived of it is kept."""
+
+
 class QueueFull(DomainError):
     """The bounded request queue is full. `retry_after_s` is an estimate in seconds."""
 

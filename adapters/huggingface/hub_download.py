@@ -11,7 +11,7 @@ import importlib
 import io
 import os
 import re
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
@@ -33,6 +33,9 @@ MAX_INDEX_BYTES = 64 * 2**20
 
 MAX_RESUMABLE_BYTES = 50_000_000_000
 """The library's bound on a file over plain HTTP; larger ones come by its protocol Xet."""
+
+CHUNK_BYTES = 1 << 18
+"""The bytes between two reports of progress, which can end a download: the library's 10 MB take long on slow lines."""
 
 UNREACHABLE = ("ConnectError", "ConnectTimeout")
 """Errors of the library's transport, which is httpx or one that succeeds it."""
@@ -62,10 +65,11 @@ class HubFile:
 
 @dataclass(frozen=True, slots=True)
 class HubModel:
-    """A model of the hub at one commit."""
+    """A model of the hub at one commit. `model_type`: of its configuration, empty if the hub does not say it."""
 
     commit: str
     files: Sequence[HubFile]
+    model_type: str = ""
 
     @property
     def missing_bytes(self) -> int:
@@ -82,7 +86,7 @@ def look_up(id: ModelId, cache: Path, endpoint: str | None = None) -> HubModel:
     hub: Any = importlib.import_module("huggingface_hub")
     entry = cache_entry(cache, id)
     blobs = entry / "blobs"
-    with _in_words(id):
+    with in_words(id):
         found = hub.HfApi(endpoint=endpoint).model_info(id, files_metadata=True)
         commit = _checked(str(found.sha), _COMMIT.fullmatch(str(found.sha)) is not None, "a commit")
         files: list[HubFile] = []
@@ -105,7 +109,9 @@ def look_up(id: ModelId, cache: Path, endpoint: str | None = None) -> HubModel:
         chosen = weight_files([file.path for file in files], text)
         if chosen.missing:
             raise ModelLoadFailed(f"{id} cannot be served, so it is not downloaded: {chosen.missing} on the hub")
-        return HubModel(commit, [file for file in files if not file.is_weights or file.path in chosen.all])
+        config: Mapping[str, Any] = found.config or {}
+        model_type = str(config.get("model_type") or "")
+        return HubModel(commit, [file for file in files if not file.is_weights or file.path in chosen.all], model_type)
 
 
 def _read(id: ModelId, file: HubFile, entry: Path, commit: str, endpoint: str | None) -> str:
@@ -130,7 +136,7 @@ def download(
     found, entry = look_up(id, cache, endpoint), cache_entry(cache, id)
     total, done = sum(file.num_bytes for file in found.files), sum(file.present_bytes for file in found.files)
     folder = entry / "snapshots" / found.commit
-    with _in_words(id):
+    with in_words(id):
         on_progress(DownloadProgress(done, total))
         for file in found.files:
             if not file.is_here:
@@ -165,6 +171,7 @@ def _fetch(id: ModelId, file: HubFile, url: str, blobs: Path, progress_class: An
             xet = library.get_hf_file_metadata(url, headers=headers).xet_file_data
             library.xet_get(incomplete_path=part, xet_file_data=xet, **options)
         else:
+            library.constants.DOWNLOAD_CHUNK_SIZE = min(library.constants.DOWNLOAD_CHUNK_SIZE, CHUNK_BYTES)
             library.http_get(url, stream, resume_size=stream.tell(), **options)
         stream.flush()
         if _digest(part, file.blob) != file.blob:
@@ -225,8 +232,8 @@ def _digest(path: Path, blob: str) -> str:
 
 
 @contextmanager
-def _in_words(id: ModelId) -> Generator[None]:
-    """A context that raises the library's errors as errors of the domain."""
+def in_words(id: str) -> Generator[None]:
+    """A context that raises the library's errors as errors of the domain. `id`: of a model; empty for a search."""
     errors: Any = importlib.import_module("huggingface_hub.errors")
     try:
         yield
@@ -246,12 +253,15 @@ def _in_words(id: ModelId) -> Generator[None]:
             type(error).__name__ in UNREACHABLE
         ):
             address = importlib.import_module("huggingface_hub.constants").ENDPOINT
+            instead = "download it first, name a local folder, or name" if id else "look at the network, or name"
             raise ModelLoadFailed(
-                f"{id} is not on this machine and the hub cannot be reached at {address}: download it first, name a"
-                " local folder, or name a mirror in HF_ENDPOINT"
+                f"{f'{id} is not on this machine and ' if id else ''}the hub cannot be reached at {address}: {instead}"
+                " a mirror in HF_ENDPOINT"
             ) from error
         reason = str(error).strip().split("\n", maxsplit=1)[0]
-        raise ModelLoadFailed(f"downloading {id} failed ({type(error).__name__}: {reason})") from error
+        raise ModelLoadFailed(
+            f"{f'downloading {id}' if id else 'the search'} failed ({type(error).__name__}: {reason})"
+        ) from error
 
 
 def _progress_class(on_progress: Callable[[DownloadProgress], None], before: int, total: int) -> Any:

@@ -27,7 +27,7 @@ from application.ports.model_repository import DownloadProgress, ModelRepository
 from domain.errors import ModelLoadFailed, ModelNotFound
 from domain.ids import ModelId
 from domain.models.capability import Capability
-from domain.models.model_card import ModelSource
+from domain.models.model_card import ModelOrigin, ModelSource
 from domain.models.model_files import use_of
 from domain.models.weight_form import form_of
 from domain.printable import printable
@@ -83,7 +83,7 @@ class HuggingFaceRepository:
 
     def find(self, id: ModelId) -> ModelSource | None:
         if (embedded := embedded_folder(id)) is not None:
-            return self._source(id, embedded, "cairn", EMBEDDED_NOTES[id])
+            return self._source(id, embedded, "cairn", ModelOrigin.EMBEDDED)
         if id in self._paths:
             return self._source(id, self._paths[id], "local") if not missing_from(self._paths[id]) else None
         names = plain_names(id)
@@ -94,7 +94,7 @@ class HuggingFaceRepository:
             if is_hub_id(id) and (snapshot := cached_folder(directory, id)) is not None:
                 return self._source(id, snapshot, "local")
         snapshot = cached_folder(self._cache, id) if is_hub_id(id) and self._takes_from_hub(id) else None
-        return self._source(id, snapshot, names[0]) if snapshot is not None else None
+        return self._source(id, snapshot, names[0], ModelOrigin.HUB) if snapshot is not None else None
 
     def fetch(self, id: ModelId, on_progress: Callable[[DownloadProgress], None]) -> ModelSource:
         source = self.find(id)
@@ -113,13 +113,13 @@ class HuggingFaceRepository:
         folder = download(id, self._cache, on_progress, self._endpoint)
         if missing := missing_from(folder):
             raise ModelLoadFailed(f"{id} was downloaded but cannot be served: {missing}")
-        return self._source(id, folder, names[0])
+        return self._source(id, folder, names[0], ModelOrigin.HUB)
 
     def _all(self) -> Iterator[ModelSource]:
         for id in EMBEDDED_NOTES:
             folder = embedded_folder(id)
             if folder is not None:
-                yield self._source(id, folder, "cairn", EMBEDDED_NOTES[id])
+                yield self._source(id, folder, "cairn", ModelOrigin.EMBEDDED)
         for id, folder in self._paths.items():
             if not missing_from(folder):
                 yield self._source(id, folder, "local")
@@ -128,13 +128,14 @@ class HuggingFaceRepository:
                 yield self._source(id, folder, "local")
         for id, folder in cached_models(self._cache):
             if self._takes_from_hub(id):
-                yield self._source(id, folder, id.split("/")[0])
+                yield self._source(id, folder, id.split("/")[0], ModelOrigin.HUB)
 
-    def _source(self, id: ModelId, folder: Path, owned_by: str, note: str = "") -> ModelSource:
+    def _source(self, id: ModelId, folder: Path, owned_by: str, origin: ModelOrigin = ModelOrigin.LOCAL) -> ModelSource:
+        note = EMBEDDED_NOTES.get(id, "") if origin is ModelOrigin.EMBEDDED else ""
         files, file_bytes = read_files(folder, id), weight_file_bytes(folder)
         use, form = use_of(files, self._tasks.get(id)), form_of(files.config)
         source = ModelSource(
-            id, str(folder), newest_file_s(folder), owned_by, file_bytes, note=note, use=use, form=form
+            id, str(folder), newest_file_s(folder), owned_by, file_bytes, note=note, use=use, form=form, origin=origin
         )
         why = self._blind() if Capability.SEE in use.capabilities else use.unseen
         return source.without_images(why) if why else source
@@ -223,4 +224,4 @@ class AdaptedModels:
 def _over(source: ModelSource, id: ModelId, adapted: Adapted) -> ModelSource:
     folder = Path(adapted.adapter).expanduser()
     created_s = max(source.created_s, newest_file_s(folder))
-    return replace(source, id=id, adapter=str(folder), created_s=created_s)
+    return replace(source, id=id, adapter=str(folder), created_s=created_s, origin=ModelOrigin.LOCAL)

@@ -26,6 +26,14 @@ class DecodeMode(Enum):
     SINGLE = "single"
 
 
+class ModelOrigin(Enum):
+    """The place of a model's files. HUB: the hub's cache. LOCAL: another folder. The values are on the wire."""
+
+    EMBEDDED = "embedded"
+    HUB = "hub"
+    LOCAL = "local"
+
+
 @dataclass(frozen=True, slots=True)
 class ModelSource:
     """The files of a model. `path`: a local folder; `created_s`: Unix time of the newest file. `file_bytes`: length of
@@ -41,6 +49,7 @@ class ModelSource:
     note: str = ""
     use: ModelUse = PLAIN_USE
     form: WeightForm = WeightForm()
+    origin: ModelOrigin = ModelOrigin.LOCAL
 
     def check(self, needed: Capability) -> None:
         """Raises InvalidRequest for a request that the model cannot answer, naming what it can."""

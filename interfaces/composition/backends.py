@@ -6,7 +6,7 @@ Each backend is imported when it is chosen, so that the toy one does not import 
 import os
 import stat
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -243,28 +243,57 @@ def model_repository(settings: Settings) -> ModelRepository:
 
         return FakeModels()
     from adapters.huggingface.repository import Adapted, AdaptedModels, HuggingFaceRepository
-    from adapters.mlx.vlm.families import why_unserved
     from adapters.mlx.vlm.library import missing
 
-    model = settings.model
     adapted = {
         ModelId(name): Adapted(ModelId(table.base or name), table.adapter)
         for name, table in settings.models.items()
         if table.adapter
     }
-    bases = (entry.base for entry in adapted.values())
-    drafts = [model.draft, *(table.draft for table in settings.models.values())]
-    named = dict.fromkeys((model.default, *model.allowed, *bases, *filter(None, drafts)))
+    named = _named(settings)
     repository = HuggingFaceRepository(
-        model.dirs,
+        settings.model.dirs,
         paths=[name for name in named if "/" in name and Path(name).expanduser().is_dir()],
-        allow_download=model.download,
+        allow_download=settings.model.download,
         hub_ids=None if settings.serves_hub_cache else named,
-        can_load=lambda model_type: not (missing() if model_type in ENCODERS else why_unserved(model_type)),
+        can_load=lambda model_type: bool(model_type) and not why_type_is_unserved(settings, model_type),
         tasks={ModelId(name): Capability(table.task) for name, table in settings.models.items() if table.task},
         blind=missing,
     )
     return AdaptedModels(repository, adapted) if adapted else repository
+
+
+def _named(settings: Settings) -> Sequence[ModelId]:
+    """The models that the settings name."""
+    model, tables = settings.model, settings.models
+    bases = [table.base or name for name, table in tables.items() if table.adapter]
+    drafts = [model.draft, *(table.draft for table in tables.values())]
+    return [ModelId(name) for name in dict.fromkeys((model.default, *model.allowed, *bases, *filter(None, drafts)))]
+
+
+def why_type_is_unserved(settings: Settings, model_type: str) -> str:
+    """Empty if the backend knows a config's model_type, or that is unknown; otherwise the reason, and what to do."""
+    if settings.engine.backend == "fake" or not model_type:
+        return ""
+    from adapters.mlx.vlm.families import why_unserved
+    from adapters.mlx.vlm.library import missing
+
+    return missing() if model_type in ENCODERS else why_unserved(model_type)
+
+
+def why_hub_model_is_unserved(settings: Settings) -> Callable[[ModelId, str], str]:
+    """The function that says, by id and model_type, why a model of the hub would not be served here, and what to do;
+    empty if it would be."""
+    named = frozenset(_named(settings))
+
+    def why(id: ModelId, model_type: str) -> str:
+        if not settings.model.download:
+            return "downloads are switched off: set model.download = true"
+        if not settings.serves_hub_cache and id not in named:
+            return 'this server serves named models only: add it to model.allowed, or set model.hub_cache = "on"'
+        return why_type_is_unserved(settings, model_type)
+
+    return why
 
 
 def cache_dir() -> Path:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dependency_injector import providers
 
 from adapters.engine_process.child import ChildProcess
+from adapters.huggingface.hub import HuggingFaceHub
 from adapters.llguidance.checker import LlguidanceChecker
 from adapters.otel.setup import build_telemetry
 from adapters.system.awake import SleepGuard
@@ -32,9 +33,10 @@ from application.use_cases.cached_prompts import CachedPrompts
 from application.use_cases.check_health import CheckHealth
 from application.use_cases.embed import Embed
 from application.use_cases.generate import Generate
+from application.use_cases.hub_models import HubModels
 from application.use_cases.models import Models
 from application.use_cases.tokenize import Tokenize
-from interfaces.composition.backends import STUCK_AFTER_CPU_S, models_for
+from interfaces.composition.backends import STUCK_AFTER_CPU_S, models_for, why_hub_model_is_unserved
 from interfaces.composition.engine_process import build_engine_process
 from interfaces.composition.store import build_documents
 from interfaces.composition.token_side import TokenSide
@@ -145,6 +147,10 @@ class Container(TokenSide):
         models.provided.repository,
         settings.provided.server.model_of,
         settings.provided.model.default,
+    )
+    hub = providers.Singleton(HuggingFaceHub)
+    hub_models = providers.Singleton(
+        HubModels, hub, served_models, providers.Callable(why_hub_model_is_unserved, settings)
     )
     readings = providers.Singleton(CacheReadings, engine, documents.provided.usage, clock)
     check_health = providers.Singleton(

@@ -21,6 +21,7 @@ def build_app(container: Container) -> Litestar:
         generate=container.generate(),
         embed=container.embed(),
         models=container.served_models(),
+        hub=container.hub_models(),
         check_health=container.check_health(),
         cached_prompts=container.cached_prompts(),
         tokenize=container.tokenize(),

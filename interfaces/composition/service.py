@@ -67,6 +67,7 @@ class Service:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.pool.close()
+        self.container.hub_models().close()
         self.container.encoder().close()
         self.container.grammars().close()
         stopped = await self.engine.stop(timeout_s)

@@ -38,6 +38,7 @@ from interfaces.http.incoming.request_context import (
 from interfaces.http.native.admin import admin_routes
 from interfaces.http.native.cache import cache_routes
 from interfaces.http.native.health import health_routes, metrics_route
+from interfaces.http.native.hub import hub_routes
 from interfaces.http.native.models import managed_model_routes
 from interfaces.http.native.requests import request_routes
 from interfaces.http.native.tokenize import tokenize_routes
@@ -87,7 +88,8 @@ def create_app(
             *_dialect_routes(services, settings.keepalive_s),
             *cache_routes(services, prompts),
             *tokenize_routes(services, prompts),
-            *managed_model_routes(services),
+            *managed_model_routes(services, settings.admin),
+            *hub_routes(services.hub, settings.admin),
             *admin_routes(services, version),
             *request_routes(services),
             *health_routes(services.check_health, version),

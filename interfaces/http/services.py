@@ -16,6 +16,7 @@ from application.use_cases.cached_prompts import CachedPrompts
 from application.use_cases.check_health import CheckHealth
 from application.use_cases.embed import Embed
 from application.use_cases.generate import Generate
+from application.use_cases.hub_models import HubModels
 from application.use_cases.models import Models
 from application.use_cases.tokenize import Tokenize
 
@@ -31,6 +32,7 @@ class Services:
     generate: Generate
     embed: Embed
     models: Models
+    hub: HubModels
     check_health: CheckHealth
     cached_prompts: CachedPrompts
     tokenize: Tokenize

@@ -2,11 +2,9 @@
 it."""
 
 import json
-import shutil
 import sys
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
@@ -15,17 +13,15 @@ from domain.byte_size import format_bytes
 from domain.errors import DomainError, ModelNotFound
 from domain.ids import ModelId
 from domain.printable import printable
+from domain.setup.download_room import disk_problem, memory_problem
 from interfaces.cli.terminal.columns import columns
 from interfaces.cli.terminal.ending import FAILED, USAGE, fail
 from interfaces.cli.terminal.options import AsJson, Backend, ModelDirs, Yes, model_flags, settings_with
 from interfaces.cli.terminal.progress import progress
 
 if TYPE_CHECKING:
-    from adapters.huggingface.hub_download import HubModel
+    from application.ports.model_hub import DownloadSize
     from application.settings import Settings
-
-MIN_FREE_BYTES = 1 << 30
-"""The space that a download leaves free."""
 
 models_app = typer.Typer(help="List the models of this machine; pull and remove them.")
 
@@ -82,16 +78,15 @@ def list_models(model_dir: ModelDirs = None, backend: Backend = None, as_json: A
 @models_app.command()
 def pull(name: HubName, yes: Yes = False) -> None:
     """Download a model of the hub, or what is missing of it. An interrupted download is continued."""
-    from adapters.huggingface.hub_cache import default_cache
-    from adapters.huggingface.hub_download import download, look_up
+    from adapters.huggingface.hub import HuggingFaceHub
 
-    id, settings, cache = _hub_id(name), _settings({}), default_cache()
+    id, settings, hub = _hub_id(name), _settings({}), HuggingFaceHub()
     try:
-        found = look_up(id, cache)
-        if found.missing_bytes:
-            _check_room(id, found, cache, settings, yes)
-        with progress(f"pulling {id}", found.missing_bytes or None, quiet=False) as bar:
-            folder = download(id, cache, lambda now: bar.reach(now.done_bytes, now.total_bytes))
+        size = hub.size(id)
+        if size.missing_bytes:
+            _check_room(id, size, settings, yes)
+        with progress(f"pulling {id}", size.missing_bytes or None, quiet=False) as bar:
+            folder = hub.download(id, lambda now: bar.reach(now.done_bytes, now.total_bytes))
     except ModelNotFound as error:
         _fail_near(settings, id, error.message)
     except DomainError as error:
@@ -141,18 +136,18 @@ def _fail_near(settings: "Settings", name: str, message: str, status: int = FAIL
     fail(message + near_models(settings, name), status)
 
 
-def _check_room(id: ModelId, found: "HubModel", cache: Path, settings: "Settings", yes: bool) -> None:
-    """Ends the command if the disk has no room, and asks if memory has none."""
+def _check_room(id: ModelId, size: "DownloadSize", settings: "Settings", yes: bool) -> None:
+    """Ends the command if the model cannot be served or the disk has no room, and asks if memory has none."""
+    from interfaces.composition.backends import why_type_is_unserved
     from interfaces.composition.memory import limits_here
 
-    missing = format_bytes(found.missing_bytes)
-    free = shutil.disk_usage(next(folder for folder in (cache, *cache.parents) if folder.is_dir())).free
-    if found.missing_bytes + MIN_FREE_BYTES > free:
-        room = f"{format_bytes(free)} are free in {cache}, and {format_bytes(MIN_FREE_BYTES)} stay free"
-        fail(f"{id}: {missing} are missing, but {room}: free some, or name another place in HF_HUB_CACHE")
-    typer.echo(f"{id}: {missing} to download into {cache}", err=True)
+    if why := why_type_is_unserved(settings, size.model_type):
+        fail(f"{id} cannot be served, so it is not downloaded: {why}")
+    if problem := disk_problem(id, size.missing_bytes, size.free_bytes, size.cache):
+        fail(problem)
+    typer.echo(f"{id}: {format_bytes(size.missing_bytes)} to download into {size.cache}", err=True)
     limits = limits_here(settings)
-    if limits is not None and found.weight_bytes > limits.hard_bytes and not yes:
-        weights, hard = format_bytes(found.weight_bytes), format_bytes(limits.hard_bytes)
-        typer.echo(f"cairn: its weights take {weights}, and a server here may hold {hard}", err=True)
+    problem = memory_problem(size.weight_bytes, limits.hard_bytes if limits is not None else None)
+    if problem and not yes:
+        typer.echo(f"cairn: {problem}", err=True)
         typer.confirm("Download it all the same?", abort=True, err=True)

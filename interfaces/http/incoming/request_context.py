@@ -333,6 +333,16 @@ def admins_only(connection: ASGIConnection[Any, Any, Any, Any], _handler: BaseRo
         raise NotAllowed(f"the key '{client.name}' may not do this: use a key with admin = true")
 
 
+def changes_allowed(is_on: bool) -> Callable[[ASGIConnection[Any, Any, Any, Any], BaseRouteHandler], None]:
+    """A guard of routes that change the models. `is_on`: as in the settings. Raises NotAllowed."""
+
+    def check(_connection: ASGIConnection[Any, Any, Any, Any], _handler: BaseRouteHandler) -> None:
+        if not is_on:
+            raise NotAllowed("models cannot be changed over HTTP here: server.admin = false in the settings")
+
+    return check
+
+
 def request_id(scope: Scope, ids: IdSource) -> str:
     """Returns the id that the client sent if it is plain, else a new one; the same for the whole exchange."""
     state: dict[str, Any] = scope["state"]

@@ -19,7 +19,7 @@ from domain.models.state_layout import StateKind, StateLayout
 from domain.request.request import Usage
 from interfaces.http.answering.answering import json_route
 from interfaces.http.answering.documented import errors
-from interfaces.http.incoming.request_context import RequestContext, admins_only
+from interfaces.http.incoming.request_context import RequestContext, admins_only, changes_allowed
 from interfaces.http.services import Services
 
 
@@ -64,13 +64,14 @@ class SpeculationBody(Struct):
 
 class ManagedBody(Struct):
     """A model that can be managed. `bytes`: of its weights as they are loaded, or else as they lie in its files.
-    `adapter`: folder of the adapter over them, else null. `sampling`: what requests have that do not say, once it is
-    loaded. `layout`, `speculation`: null before."""
+    `adapter`: folder of the adapter over them, else null. `origin`: `embedded`, `hub` (its cache) or `local`.
+    `sampling`: what requests have that do not say, once it is loaded. `layout`, `speculation`: null before."""
 
     standing: StandingBody
     bytes: int
     context_length: int | None
     adapter: str | None
+    origin: str
     sampling: dict[str, float]
     layout: list[LayersBody] | None
     speculation: SpeculationBody | None
@@ -86,12 +87,16 @@ class RoomBody(Struct):
 
 
 class ManagedListBody(Struct):
+    """`may_change`: false where the settings forbid changes over HTTP."""
+
     data: list[ManagedBody]
     room: RoomBody
+    may_change: bool
 
 
-def managed_model_routes(services: Services) -> list[HTTPRouteHandler]:
-    models = services.models
+def managed_model_routes(services: Services, may_change: bool) -> list[HTTPRouteHandler]:
+    """The handlers. `may_change`: without it all but the list are refused."""
+    models, guards = services.models, [admins_only, changes_allowed(may_change)]
 
     @get("/models", guards=[admins_only], operation_id="manageModels", responses=errors(401, 403))
     async def list_models() -> ManagedListBody:
@@ -100,10 +105,11 @@ def managed_model_routes(services: Services) -> list[HTTPRouteHandler]:
         return ManagedListBody(
             [_managed(entry, services.figures) for entry in entries],
             RoomBody(room.limit_bytes, room.fixed_bytes, room.busy_bytes),
+            may_change,
         )
 
     def action(name: str, work: Callable[[ModelId], ModelStatus | Awaitable[ModelStatus]]) -> HTTPRouteHandler:
-        @json_route(f"/models/{name}", f"{name}Model", ModelNamed, guards=[admins_only])
+        @json_route(f"/models/{name}", f"{name}Model", ModelNamed, guards=guards)
         async def act(body: ModelNamed, context: RequestContext) -> StandingBody:
             context.client.check_model(body.model)
             id = ModelId(body.model)
@@ -132,6 +138,7 @@ def _managed(entry: ModelEntry, figures: LiveFigures) -> ManagedBody:
         entry.num_bytes,
         None if model is None else model.context_length,
         source.adapter or None,
+        source.origin.value,
         dict(entry.sampling.set_values()),
         None if model is None else _layers(model.layout),
         None if model is None else _speculation(model, figures.usages().get(source.id, Usage(0, 0))),

@@ -27,7 +27,8 @@ FILES = {
 @pytest.fixture(scope="module")
 def hub() -> Iterator[str]:
     huge = {**FILES, "model.safetensors": b"w" * (70 << 20)}
-    with fake_hub({"org/small": FILES, "org/huge": huge}) as endpoint:
+    unknown = {**FILES, "config.json": b'{"model_type": "nonsense"}'}
+    with fake_hub({"org/small": FILES, "org/huge": huge, "org/unknown": unknown}) as endpoint:
         yield endpoint
 
 
@@ -75,6 +76,12 @@ def test_a_disk_without_room_is_named_before_the_download(tmp_path: Path, hub: s
     assert done.returncode == 1
     assert "org/huge: 70 MiB are missing, but 1 MiB are free" in done.stderr
     assert "HF_HUB_CACHE" in done.stderr
+
+
+def test_a_model_of_an_unknown_type_is_not_downloaded(tmp_path: Path, hub: str) -> None:
+    refused = models(tmp_path, hub, "pull", "org/unknown", "--yes", CAIRN_ENGINE__BACKEND="mlx")
+    assert (refused.returncode, "no model type 'nonsense'" in refused.stderr) == (1, True), refused.stderr
+    assert not list((tmp_path / "hf").rglob("*.safetensors"))
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,15 @@
-"""A model hub on a loopback socket: the few routes that a snapshot download asks for."""
+"""A model hub on a loopback socket: the few routes that a search and a snapshot download ask for."""
 
 import hashlib
 import json
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import unquote
+from io import BufferedIOBase
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from tests.support.patience import PATIENCE_S
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -17,10 +20,11 @@ def fake_hub(
     gated: frozenset[str] = frozenset(),
     ranges: list[tuple[str, int]] | None = None,
     stored: list[str] | None = None,
+    gate: threading.Event | None = None,
 ) -> Iterator[str]:
     """Serve files by model id; yields the endpoint. `ranges`: takes the path of each file whose rest was requested, and
-    its first byte. `stored`: weights lie on another host, as the hub's large files do; takes the token of each request
-    there."""
+    its first byte. `gate`: the second half of weights is sent once it is set. `stored`: weights lie on another host, as
+    the hub's large files do; takes the token of each request there."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -54,7 +58,7 @@ def fake_hub(
                 self.send_header(name, value)
             self.end_headers()
             if with_body:
-                self.wfile.write(body[begin:])
+                _send(self.wfile, body[begin:], gate if path.endswith(".safetensors") else None)
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever)
@@ -67,12 +71,23 @@ def fake_hub(
         server.server_close()
 
 
+def _send(stream: BufferedIOBase, body: bytes, gate: threading.Event | None) -> None:
+    """The second half once the gate is open. A client may have left by then."""
+    half = len(body) if gate is None else len(body) // 2
+    stream.write(body[:half])
+    assert gate is None or gate.wait(PATIENCE_S)
+    with suppress(ConnectionError):
+        stream.write(body[half:])
+
+
 def _respond(
     path: str, models: Mapping[str, Mapping[str, bytes]], gated: frozenset[str], *, is_linked: bool
 ) -> tuple[int, bytes, Mapping[str, str]]:
     """Status, body and headers."""
     parts = path.split("?")[0].strip("/").split("/")
     is_api = parts[:2] == ["api", "models"]
+    if parts == ["api", "models"]:
+        return 200, json.dumps(_found(models, parse_qs(urlsplit(path).query))).encode(), {}
     id = "/".join(parts[2:4] if is_api else parts[:2])
     if id in gated:
         return 403, b"{}", {"X-Error-Code": "GatedRepo"}
@@ -83,6 +98,30 @@ def _respond(
         return 200, json.dumps(listing).encode(), {}
     content = models[id][unquote("/".join(parts[4:]))]
     return 200, content, {"ETag": f'"{_etag(content)}"', "X-Repo-Commit": COMMIT}
+
+
+def _found(models: Mapping[str, Mapping[str, bytes]], asked: Mapping[str, list[str]]) -> object:
+    """The answer to a search. All models are in MLX's format; those named so are for speech."""
+    assert asked["filter"] == ["mlx"]
+    return [
+        {
+            "id": id,
+            "downloads": 7,
+            "gated": False,
+            "pipeline_tag": "automatic-speech-recognition" if "speech" in id else "text-generation",
+            "config": _config(files),
+            "safetensors": {"parameters": {"BF16": len(files["model.safetensors"]) // 2}, "total": 1},
+        }
+        for id, files in models.items()
+        if asked["search"][0] in id
+    ]
+
+
+def _config(files: Mapping[str, bytes]) -> object:
+    try:
+        return json.loads(files["config.json"])
+    except (KeyError, ValueError):
+        return None
 
 
 def _digest(content: bytes) -> str:
@@ -113,4 +152,4 @@ def _listing(id: str, files: Mapping[str, bytes], kind: str, *, is_linked: bool)
         )
         for path, content in files.items()
     ]
-    return {"id": id, "sha": COMMIT, "siblings": siblings}
+    return {"id": id, "sha": COMMIT, "siblings": siblings, "config": _config(files)}

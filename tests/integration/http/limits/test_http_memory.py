@@ -65,6 +65,7 @@ STREAMED = [
 ]
 
 COMPUTES_NOTHING = {
+    "/admin/api/pulls",
     "/admin/api/requests/{request_id:str}/cancel",
     "/v1/responses/{response_id:str}/cancel",
     "/v1/responses/input_tokens",

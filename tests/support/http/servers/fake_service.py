@@ -14,10 +14,12 @@ from adapters.fake.engine import FakeEngine, FakeModels
 from adapters.fake.environment import FakeClock, FakeIds
 from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizers
+from adapters.huggingface.hub import HuggingFaceHub
 from adapters.sqlite.document_store import SqliteDocumentStore
 from adapters.web.image_fetcher import ImageFetcher
 from application.ports.block_store import BlockStore
 from application.ports.document_store import DocumentStore
+from application.ports.model_hub import ModelHub
 from application.ports.model_repository import ModelCheck
 from application.ports.tokenizer import TokenizerLoader
 from application.ports.vision import FetchImage, ImageProcessorLoader
@@ -41,6 +43,7 @@ from application.use_cases.cached_prompts import CachedPrompts
 from application.use_cases.check_health import CheckHealth
 from application.use_cases.embed import Embed
 from application.use_cases.generate import Generate
+from application.use_cases.hub_models import HubModels
 from application.use_cases.models import Models
 from application.use_cases.tokenize import Tokenize
 from domain.byte_size import ByteSize
@@ -213,6 +216,7 @@ def fake_service(
     room_wait_s: float = ROOM_WAIT_S,
     images: ImageProcessorLoader | None = None,
     fetch: FetchImage | None = None,
+    hub: ModelHub | None = None,
 ) -> Iterator[FakeService]:
     """Start everything, and at the end stop it and check that nothing was left behind.
 
@@ -274,11 +278,14 @@ def fake_service(
     calls = GeneratedCalls(kept)
     encoder = PromptEncoder(PromptImages(fetch or ImageFetcher(())), calls)
     generate = Generate(pool=pool, engine=memory, requests=requests, ids=ids, encoder=encoder, calls=calls)
+    served = Models(pool, repository, settings.model_of, DEFAULT_MODEL)
+    hub_models = HubModels(hub or HuggingFaceHub(), served, lambda _id, _type: "")
     services = Services(
         DEFAULT_MODEL,
         generate,
         Embed(pool=pool, engine=memory, requests=requests, encoder=encoder, clock=clock),
-        Models(pool, repository, settings.model_of, DEFAULT_MODEL),
+        served,
+        hub_models,
         CheckHealth(engine=loop, requests=requests, pool=pool, clock=clock, stuck_after_s=60),
         CachedPrompts(
             pool=pool,
@@ -324,6 +331,7 @@ def fake_service(
                 yield service
                 service.wait_until_idle()
         finally:
+            hub_models.close()
             encoder.close()
             kept.close(PATIENCE_S)
             pool.close()

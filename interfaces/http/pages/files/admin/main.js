@@ -3,6 +3,7 @@
 import { ApiError, ask } from "../shared/api.js";
 import { showFailure, showWell, setUpConnection } from "./connection.js";
 import { setUpFigures, showFigures } from "./figures.js";
+import { readPulls, setUpGetModels, showGetModels, showPulls } from "./get_models.js";
 import { showMemory } from "./memory.js";
 import { readModels, setUpModels, showModels, showModelsFailure } from "./models.js";
 import { setUpOpen, showOpen } from "./open.js";
@@ -23,10 +24,12 @@ const live = new Poller(
 );
 
 /** Rarer: what changes by hand only, and is read from files. */
-const models = new Poller(readModels, { onAnswer: showModels, onFailure: failing(showModelsFailure), everyMs: 10_000 });
+const models = new Poller(readModels, { onAnswer: showAllModels, onFailure: failing(showModelsFailure), everyMs: 10_000 });
+const pulls = new Poller(readPulls, { onAnswer: showPulls, onFailure: failing(() => {}), everyMs: 1000 });
 const settings = new Poller(readSettings, { onAnswer: () => {}, onFailure: failing(showSettingsFailure), everyMs: 300_000, mostMs: 300_000 });
 
 let isKnown = false;
+let isPlaced = false; // where the address says: before the first answer there was nothing to scroll to
 
 function showLive({ overview, requests }) {
   showWell(overview);
@@ -42,9 +45,17 @@ function showLive({ overview, requests }) {
   }
 }
 
+function showAllModels(shown) {
+  showModels(shown);
+  showGetModels(shown);
+  if (location.hash !== "" && !isPlaced) document.querySelector(location.hash)?.scrollIntoView();
+  isPlaced = true;
+}
+
 function showLiveFailure(error, waitMs) {
   isKnown = false; // another key or another server may be next
   models.pause();
+  pulls.pause();
   settings.pause();
   showFailure(error, waitMs);
   if (error instanceof ApiError && error.needsKey) live.pause();
@@ -63,6 +74,7 @@ setUpFigures();
 setUpOpen(() => live.now());
 setUpTiers(() => live.now());
 setUpModels(() => models.now());
+setUpGetModels({ onPulls: () => pulls.now(), onModels: () => models.now(), rest: () => pulls.pause() });
 setUpRecent(() => live.now());
 setUpSettings();
 live.now();

@@ -7,6 +7,7 @@ import { question, tell } from "./question.js";
 import { fill, reconcile, row, twoLines } from "./rows.js";
 
 const STATES = { loaded: "good", loading: "warn", unloading: "warn", absent: "plain" };
+const CAPABILITIES = { generate: "chat", see: "images", embed: "vectors", score: "scores" };
 const LOAD_DEADLINE_MS = 30 * 60_000; // large models come from slow disks
 
 /** By model: what somebody asked for here and the server has not answered yet. */
@@ -21,7 +22,8 @@ export function setUpModels(changed) {
 export async function readModels() {
   const [managed, listed] = await Promise.all([ask("/models"), ask("/v1/models")]);
   const told = new Map(listed.data.map((model) => [model.id, model]));
-  return managed.data.map((model) => ({ ...model, listed: told.get(model.standing.id) ?? null }));
+  const mayChange = managed.may_change;
+  return managed.data.map((model) => ({ ...model, mayChange, listed: told.get(model.standing.id) ?? null }));
 }
 
 /** @param {Awaited<ReturnType<typeof readModels>>} models */
@@ -45,8 +47,9 @@ function make({ standing: { id } }) {
   const unload = h("button", { type: "button", onclick: () => unloadModel(id) }, "Unload");
   const pin = h("button", { type: "button", onclick: () => act(id, "pin") }, "Pin");
   const unpin = h("button", { type: "button", onclick: () => act(id, "unpin") }, "Unpin");
-  for (const button of [load, unload, pin, unpin]) button.setAttribute("aria-label", `${button.textContent} ${id}`);
-  const made = row(["Model", "State", "Weights>", "Context>", "Layers", "In use by>"], [load, unload, pin, unpin]);
+  const remove = h("button", { type: "button", class: "danger", onclick: () => deleteModel(id) }, "Delete");
+  for (const button of [load, unload, pin, unpin, remove]) button.setAttribute("aria-label", `${button.textContent} ${id}`);
+  const made = row(["Model", "State", "Weights>", "Context>", "Layers", "In use by>"], [load, unload, pin, unpin, remove]);
   made.cells[4].classList.add("long");
   made.cells[1].append(h("span", {}, h("span"), " ", h("span", { class: "badge plain" }, "pinned")));
   return made;
@@ -56,7 +59,9 @@ function update(tableRow, model) {
   const { standing, listed } = model;
   const loaded = listed?.cairn ?? null;
   const cells = tableRow.cells;
-  twoLines(cells[0], standing.id, [model.adapter && `adapter ${model.adapter}`, listed?.note].filter(Boolean).join(" · "));
+  const can = (listed?.capabilities ?? []).map((one) => CAPABILITIES[one] ?? one).join(", ");
+  const isDemo = model.origin === "embedded" ? "demo" : "";
+  twoLines(cells[0], standing.id, [isDemo, can, model.adapter && `adapter ${model.adapter}`, listed?.note].filter(Boolean).join(" · "));
   const [state, pinned] = cells[1].firstElementChild.children;
   state.className = `badge ${STATES[standing.state] ?? "plain"}`;
   setText(state, pending.get(standing.id) ?? standing.state);
@@ -65,12 +70,14 @@ function update(tableRow, model) {
   setText(cells[3], count(model.context_length));
   twoLines(cells[4], layoutText(model), loaded === null ? "" : `${howText(loaded)}${draftText(model.speculation)}`);
   setText(cells[5], standing.requests === 0 ? "nobody" : `${count(standing.requests)} requests`);
-  const [load, unload, pin, unpin] = cells[6].children;
+  const [load, unload, pin, unpin, remove] = cells[6].children;
   const isHere = standing.state === "loaded" || standing.state === "loading";
   load.hidden = isHere;
   unload.hidden = !isHere;
   pin.hidden = standing.pinned;
   unpin.hidden = !standing.pinned;
+  remove.hidden = model.origin !== "hub" || isHere;
+  cells[6].hidden = !model.mayChange;
   for (const button of cells[6].children) button.disabled = pending.has(standing.id);
 }
 
@@ -105,13 +112,24 @@ async function unloadModel(id) {
   if (isSure) await act(id, "unload");
 }
 
+async function deleteModel(id) {
+  const text = "Its files go from the hub's cache, for all programs of this machine that use it. Another pull downloads them again.";
+  if (await question({ title: `Delete ${id}?`, text, yes: "Delete" })) {
+    await changed(id, "deleting…", `/admin/api/models/${id}`, { method: "DELETE" });
+  }
+}
+
 const DOING = { load: "loading…", unload: "unloading…", pin: "pinning…", unpin: "unpinning…" };
 
-async function act(id, what) {
-  pending.set(id, DOING[what]);
+function act(id, what) {
+  return changed(id, DOING[what], `/models/${what}`, { body: { model: id }, deadlineMs: LOAD_DEADLINE_MS });
+}
+
+async function changed(id, doing, path, options) {
+  pending.set(id, doing);
   onChanged();
   try {
-    await ask(`/models/${what}`, { body: { model: id }, deadlineMs: LOAD_DEADLINE_MS });
+    await ask(path, options);
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
     tell(`${id}: ${error.message}`);

@@ -32,13 +32,16 @@ const session = new Session(new Shelf(storage()), {
 });
 
 const loads = new LoadWatch({ ask, later, isWaiting, onChange: () => thread.showAnswer() });
-const thread = new Thread(byId("thread"), session, { askKey, loadWords: () => loads.words });
+const thread = new Thread(byId("thread"), session, { askKey, loadWords: () => loads.words, model });
 const follow = new Follow(byId("scroller"), byId("jump"));
 const notices = new Notices(byId("notices"));
 const announcer = new Announcer(byId("announcer"));
 const drawer = new Drawer(byId("sidebar"), byId("show-sidebar"), byId("hide-sidebar"));
 const sidebar = new Sidebar(byId("conversations"), session, () => drawer.close());
-const settings = new SettingsForm(byId("settings"), (changed) => session.set(changed));
+const settings = new SettingsForm(byId("settings"), (changed) => {
+  session.set(changed);
+  if ("model" in changed) showModel();
+});
 const composer = new Composer(
   {
     form: byId("composer"),
@@ -74,6 +77,8 @@ window.addEventListener("storage", ({ key, newValue }) => session.hear(key, newV
 window.addEventListener("pagehide", () => session.saveRunning());
 
 let shown = null;
+const ATTACHED = byId("files").accept.split(",");
+let listed = []; // models, the default one first
 const latest = session.all()[0];
 if (latest !== undefined) session.open(latest.id);
 else onChange("turns");
@@ -87,6 +92,7 @@ function onChange(what) {
   if (isRunning) loads.start();
   thread.showTurns();
   settings.show(session.current);
+  showModel();
   composer.update({ isRunning });
   sidebar.update();
   if (isRunning || session.current !== shown) follow.toEnd();
@@ -94,6 +100,20 @@ function onChange(what) {
   shown = session.current;
   announcer.told(session.current.id, isRunning, () => thread.lastSpoken);
   for (const id of ["export-json", "export-markdown"]) byId(id).disabled = session.current.turns.length === 0;
+}
+
+/** The model that answers this conversation, as the server lists it; null while that is not known. */
+function model() {
+  const chosen = session.current.settings.model;
+  return (chosen === "" ? listed[0] : listed.find(({ id }) => id === chosen)) ?? null;
+}
+
+/** Images are offered where the model sees them. */
+function showModel() {
+  thread.showModel();
+  const isBlind = model()?.capabilities.includes("see") === false;
+  byId("files").accept = ATTACHED.filter((type) => !isBlind || !type.startsWith("image/")).join(",");
+  byId("attach").hidden = isBlind && ATTACHED.every((type) => type.startsWith("image/"));
 }
 
 function isWaiting() {
@@ -111,7 +131,9 @@ function onUnkept({ isKept, numDropped, numForgotten }) {
 async function loadModels() {
   try {
     const { data } = await ask("/v1/models");
+    listed = data;
     settings.offer(data, session.current.settings.model);
+    showModel();
     notices.tell("models", "");
   } catch (error) {
     const mend = error.needsKey ? { label: "Enter key", does: askKey } : { label: "Try again", does: loadModels };

@@ -39,11 +39,11 @@ export class SettingsForm {
     }
   }
 
-  /** @param {Array<{id: string, state: string}>} models as the server lists them */
+  /** Those that can chat. @param {Array<{id: string, state: string, capabilities: string[]}>} models as listed */
   offer(models, chosen) {
     const select = this.#form.elements.namedItem("model");
     select.replaceChildren(new Option("The server's default", ""));
-    for (const { id, state } of models) select.append(new Option(state === "loaded" ? `${id} (loaded)` : id, id));
+    for (const { id, state } of models.filter(({ capabilities: can }) => can.includes("generate"))) select.append(new Option(state === "loaded" ? `${id} (loaded)` : id, id));
     select.value = chosen;
     if (select.value !== chosen) addModel(select, chosen);
   }

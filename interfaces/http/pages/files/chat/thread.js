@@ -1,8 +1,8 @@
 // The open conversation on the page: a view for each turn, kept as long as the turn is there.
-import { h } from "../shared/dom.js";
 import { AnswerView } from "./answer_view.js";
 import { progressWords } from "./figures.js";
 import { QuestionView } from "./question_view.js";
+import { welcome } from "./welcome.js";
 
 export class Thread {
   #element;
@@ -12,7 +12,8 @@ export class Thread {
 
   /**
    * @param {HTMLElement} element
-   * @param {{askKey: () => void, loadWords: () => string}} on `loadWords`: of a load that the answer may wait for
+   * @param {{askKey: () => void, loadWords: () => string, model: () => object | null}} on `loadWords`: of a load that the
+   *   answer may wait for; `model`: that answers, as the server lists it
    */
   constructor(element, session, on) {
     this.#element = element;
@@ -31,8 +32,14 @@ export class Thread {
       if (there !== view.element) this.#element.insertBefore(view.element, there ?? null);
       this.#update(view, at);
     }
-    if (turns.length === 0) this.#element.replaceChildren(welcome());
+    if (turns.length === 0) this.showModel();
     else this.#element.querySelector(".welcome")?.remove();
+  }
+
+  /** Another model answers, or it is known only now. */
+  showModel() {
+    if (this.#session.current.turns.length > 0) return;
+    this.#element.replaceChildren(welcome(this.#on.model(), (text) => this.#session.ask(text)));
   }
 
   /** The last answer has more to show. */
@@ -56,12 +63,4 @@ export class Thread {
     const regenerate = () => this.#session.regenerate();
     return new AnswerView(turn, { regenerate, goOn: () => this.#session.goOn(), askKey: this.#on.askKey });
   }
-}
-
-function welcome() {
-  return h(
-    "div",
-    { class: "welcome muted" },
-    h("p", {}, "Ask something. Conversations are kept in this browser."),
-  );
 }

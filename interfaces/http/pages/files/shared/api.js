@@ -50,13 +50,13 @@ export class ApiError extends Error {
 /**
  * The raw response, for streams; throws ApiError for any status that is no success.
  * @param {string} path
- * @param {{body?: unknown, signal?: AbortSignal}} [options] `body` is sent as JSON, by POST
+ * @param {{body?: unknown, method?: string, signal?: AbortSignal}} [options] `body` is sent as JSON, by POST
  */
-export async function send(path, { body, signal } = {}) {
+export async function send(path, { body, method, signal } = {}) {
   const headers = {};
   const key = savedKey();
   if (key !== "") headers.authorization = `Bearer ${key}`;
-  const request = { headers, signal, cache: "no-store", credentials: "omit" };
+  const request = { headers, method, signal, cache: "no-store", credentials: "omit" };
   if (body !== undefined) {
     headers["content-type"] = "application/json";
     request.method = "POST";
@@ -75,9 +75,9 @@ export async function send(path, { body, signal } = {}) {
 }
 
 /** The JSON of an answer that comes whole. `options` as for `send`, and how long to wait for it. */
-export async function ask(path, { body, deadlineMs = DEADLINE_MS } = {}) {
+export async function ask(path, { body, method, deadlineMs = DEADLINE_MS } = {}) {
   const signal = AbortSignal.timeout(deadlineMs);
-  const response = await send(path, { body, signal });
+  const response = await send(path, { body, method, signal });
   try {
     return await response.json();
   } catch {
