@@ -68,7 +68,7 @@ def test_a_stopped_answer_stays_and_is_gone_on_with(chat: ChatPage, script: Scri
     assert server.events.of("RequestEnded")[-1].reason == "cancelled"
     expect(chat.answer().locator(".markdown").last).to_have_text("A cairn")
     with chat.page.expect_request("**/v1/chat/completions") as asked:
-        chat.button("Go on").click()
+        chat.button("Continue").click()
     chat.wait_until_answered()
     body = asked.value.post_data_json
     assert body["continue_final_message"]
@@ -86,7 +86,7 @@ def test_a_page_that_is_left_in_mid_stream_keeps_what_came(chat: ChatPage, scrip
     expect(chat.thread.locator(".question")).to_contain_text("What?")
     expect(chat.answer().locator(".markdown").last).to_have_text("A cairn")
     expect(chat.answer().locator(".problem.bad")).to_be_visible()
-    expect(chat.button("Go on")).to_be_visible()
+    expect(chat.button("Continue")).to_be_visible()
 
 
 def test_a_failing_stream_keeps_what_came_and_says_why(chat: ChatPage, script: ScriptedChat) -> None:
@@ -139,7 +139,7 @@ def test_settings_reach_the_server_and_stay_with_the_conversation(chat: ChatPage
     chat.page.get_by_text("Sampling, system prompt, tools").click()
     for label, value in (("System prompt", "Be brief."), ("Temperature", "0.5"), ("Top p", "0.9"), ("Seed", "7")):
         chat.page.get_by_label(label).fill(value)
-    chat.page.get_by_label("Most tokens").fill("5")
+    chat.page.get_by_label("Max tokens").fill("5")
     with chat.page.expect_request("**/v1/chat/completions") as asked:
         chat.ask("What?")
     body = asked.value.post_data_json

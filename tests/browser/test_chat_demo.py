@@ -19,7 +19,7 @@ def opened(demo: Any, watch: Callable[..., Any]) -> ChatPage:
     chat = ChatPage(watch(demo.base_url).open(f"{demo.base_url}/chat"))
     chat.page.get_by_text("Sampling, system prompt, tools").click()
     chat.page.get_by_label("Temperature").fill("0")
-    chat.page.get_by_label("Most tokens").fill("64")
+    chat.page.get_by_label("Max tokens").fill("64")
     return chat
 
 

@@ -13,7 +13,7 @@ from adapters.pillow.decoder import decode
 from tests.support.browser.accessibility import grave_findings
 from tests.support.browser.browser import PHONE, WIDE, expect, is_as_wide_as_its_window
 from tests.support.browser.chat_page import ChatPage
-from tests.support.browser.scripted_chat import ScriptedChat
+from tests.support.browser.scripted_chat import ELSE, ScriptedChat
 from tests.support.http.hostile_images import picture
 from tests.support.http.images import PictureImages, Processors
 from tests.support.http.servers.fake_service import DEFAULT_MODEL, FakeService, fake_service
@@ -128,7 +128,13 @@ def test_a_model_that_reads_text_only_says_so_and_the_question_can_be_asked_with
     chat.page.get_by_label("Model").select_option(BLIND)
     attach(chat, ("a.png", picture()))
     sent(chat, "What is it?")
-    expect(chat.answer()).to_contain_text(f"{BLIND} cannot see images: it reads text only")
+    problem = chat.answer().locator(".problem")
+    expect(problem).to_contain_text("This model reads text only. Choose a model that sees images")
+    told = problem.get_by_text(f"{BLIND} cannot see images: it reads text only")
+    expect(told).to_be_hidden()
+    problem.get_by_text("What the server said").click()
+    expect(told).to_be_visible()
+    assert grave_findings(chat.page) == []
     chat.thread.locator(".question").hover()
     chat.button("Edit").click()
     chat.thread.get_by_role("button", name="Remove image 1").click()
@@ -137,6 +143,21 @@ def test_a_model_that_reads_text_only_says_so_and_the_question_can_be_asked_with
     chat.wait_until_answered()
     assert [message["content"] for message in json.loads(asked.value.post_data)["messages"]] == ["What is it?"]
     expect(shown(chat)).to_have_count(0)
+
+
+def test_a_refused_question_is_in_no_later_request(opened: Callable[..., ChatPage]) -> None:
+    chat = opened(allows=["400 (Bad Request)"])
+    chat.page.get_by_label("Model").select_option(BLIND)
+    attach(chat, ("a.png", picture()))
+    sent(chat, "What is it?")
+    expect(chat.answer().locator(".problem")).to_be_visible()
+    for num_questions, question in enumerate(("Can you hear me?", "And now?"), start=2):
+        contents = sent(chat, question)
+        assert "What is it?" not in json.dumps(contents)
+        assert contents[-1] == question
+        expect(chat.thread.locator(".answer")).to_have_count(num_questions)
+        expect(chat.answer()).to_contain_text(ELSE)
+    expect(chat.thread.locator(".answer").first).to_contain_text("Later questions are asked without this one.")
 
 
 def test_pictures_are_made_small_enough_to_be_kept(opened: Callable[..., ChatPage]) -> None:

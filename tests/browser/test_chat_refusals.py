@@ -63,7 +63,9 @@ def test_a_server_that_is_gone_is_reported_and_tried_again(service: FakeService,
     chat = ChatPage(watch(service.base_url, allows=("ERR_FAILED",)).open(f"{service.base_url}/chat"))
     chat.page.route("**/v1/chat/completions", lambda route: route.abort(), times=1)
     chat.ask("What?")
-    expect(chat.answer().locator(".problem")).to_have_text("The server could not be reached.")
+    expect(chat.answer().locator(".problem")).to_have_text(
+        "The server could not be reached. Check that it runs, then try again."
+    )
     chat.button("Try again").click()
     chat.wait_until_answered()
     expect(chat.answer().locator(".problem")).to_be_hidden()

@@ -61,7 +61,7 @@ test("a refusal that is not the server's has its status", async () => {
 
 test("a server that is not there, a stream that breaks off and one that ends too soon are told apart", async () => {
   const gone = await answered(() => Promise.reject(new TypeError("fetch failed")));
-  assert.equal(gone.answer.problem.message, "The server could not be reached.");
+  assert.equal(gone.answer.problem.message, "The server could not be reached. Check that it runs, then try again.");
   const reads = [new TextEncoder().encode(CHUNK)];
   const breaking = new ReadableStream({
     pull: (controller) => (reads.length > 0 ? controller.enqueue(reads.pop()) : controller.error(new TypeError("network"))),

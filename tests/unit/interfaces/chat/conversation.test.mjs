@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { newAnswer } from "../../../../interfaces/http/pages/files/chat/answer.js";
-import { ask, blankSettings, newConversation, requestBody, titleOf } from "../../../../interfaces/http/pages/files/chat/conversation.js";
+import { ask, blankSettings, isLeftOut, newConversation, requestBody, titleOf } from "../../../../interfaces/http/pages/files/chat/conversation.js";
 import { asJson, asMarkdown, fileName } from "../../../../interfaces/http/pages/files/chat/export.js";
 
 const answer = (fields) => ({ ...newAnswer("m"), state: "done", ...fields });
@@ -36,9 +36,16 @@ test("earlier answers are told whole, and a last one is to be gone on with", () 
   assert.equal(body.continue_final_message, true);
 });
 
-test("questions that got no answer are one question", () => {
-  const body = requestBody(conversation({}, question("a"), answer({ state: "broken" }), question("b")));
-  assert.deepEqual(body.messages, [{ role: "user", content: "a\n\nb" }]);
+test("a question whose answer never began is asked while it is the last, and then no more", () => {
+  const turns = [question("a"), answer({ content: "x" }), question("refused")];
+  assert.equal(requestBody(conversation({}, ...turns)).messages.at(-1).content, "refused");
+  for (const state of ["broken", "stopped", "done"]) {
+    const made = conversation({}, ...turns, answer({ state }), question("b"));
+    assert.deepEqual(requestBody(made).messages.map((message) => message.content), ["a", "x", "b"]);
+    assert.deepEqual(made.turns.map((_, at) => isLeftOut(made.turns, at)), [false, false, false, true, false]);
+  }
+  const begun = conversation({}, question("a"), answer({ state: "broken", reasoning: "hm" }), question("b"));
+  assert.deepEqual(requestBody(begun).messages[1], { role: "assistant", content: "", reasoning_content: "hm" });
 });
 
 test("an edited question replaces all that followed", () => {
@@ -55,8 +62,7 @@ test("images come before the words of their question, and those that are gone ar
   assert.deepEqual(requestBody(made).messages, [{ role: "user", content: [...shown, { type: "text", text: "what?" }] }]);
   made.turns.push(answer({ state: "broken" }));
   ask(made, "and?");
-  const joined = [...shown, { type: "text", text: "what?" }, { type: "text", text: "\n\n" }, { type: "text", text: "and?" }];
-  assert.deepEqual(requestBody(made).messages, [{ role: "user", content: joined }]);
+  assert.deepEqual(requestBody(made).messages, [{ role: "user", content: "and?" }]);
   ask(made, " ", 0, [{ url, width: 1, height: 1 }]);
   assert.deepEqual(requestBody(made).messages, [{ role: "user", content: [shown[0]] }]);
   assert.equal(titleOf(made), "Images");

@@ -9,7 +9,7 @@ const PARTS = [
   ["live", "Left for the next turn", (memory) => memory.held.live],
   ["hot", "Hot tier", (memory) => memory.held.hot],
   ["queued", "Waits for the store", (memory) => memory.held.queued + memory.held.in_flight],
-  ["promised", "Promised", (memory) => memory.promised.growth + memory.promised.transient],
+  ["promised", "Reserved", (memory) => memory.promised.growth + memory.promised.transient],
   ["other", "Other", (memory) => memory.held.other],
 ];
 

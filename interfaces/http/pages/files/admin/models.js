@@ -64,7 +64,7 @@ function update(tableRow, model) {
   twoLines(cells[0], standing.id, [isDemo, can, model.adapter && `adapter ${model.adapter}`, listed?.note].filter(Boolean).join(" · "));
   const [state, pinned] = cells[1].firstElementChild.children;
   state.className = `badge ${STATES[standing.state] ?? "plain"}`;
-  setText(state, pending.get(standing.id) ?? standing.state);
+  setText(state, pending.get(standing.id) ?? standing.state.replace("absent", "not loaded"));
   pinned.hidden = !standing.pinned;
   setText(cells[2], bytes(model.bytes));
   setText(cells[3], count(model.context_length));

@@ -6,6 +6,7 @@ import { canGoOn, isEmpty } from "./answer.js";
 import { CodeBlock, copyText } from "./code_block.js";
 import { shownFigures } from "./figures.js";
 import { GrowingMarkdown } from "./growing_markdown.js";
+import { problemWords } from "./problem_words.js";
 
 export class AnswerView {
   #answer;
@@ -39,8 +40,11 @@ export class AnswerView {
     );
   }
 
-  /** @param {{isLast: boolean, progress: string}} where `progress`: what is told before anything came */
-  update({ isLast, progress }) {
+  /**
+   * @param {{isLast: boolean, isLeftOut: boolean, progress: string}} where `progress`: what is told before anything came;
+   *   `isLeftOut`: it and its question are in no later request
+   */
+  update({ isLast, isLeftOut, progress }) {
     const answer = this.#answer;
     const isStreaming = answer.state === "streaming";
     this.element.setAttribute("aria-busy", String(isStreaming));
@@ -51,7 +55,7 @@ export class AnswerView {
     this.#showCalls(answer);
     this.#status.hidden = !isStreaming || !isEmpty(answer);
     setText(this.#status, progress);
-    this.#showProblem(answer);
+    this.#showProblem(answer, isLeftOut);
     this.#showFigures(isStreaming ? [] : shownFigures(answer));
     this.#showActions(answer, isLast);
   }
@@ -79,13 +83,14 @@ export class AnswerView {
     return view;
   }
 
-  #showProblem({ state, problem, finish }) {
-    const words = state === "stopped" ? "Stopped." : (problem?.message ?? lengthWords(state, finish));
-    this.#problem.hidden = words === "";
+  #showProblem({ state, problem, finish }, isLeftOut) {
+    const { words, detail } = state === "broken" ? problemWords(problem) : { words: plainWords(state, finish), detail: "" };
+    const told = isLeftOut ? `${words} Later questions are asked without this one.`.trim() : words;
+    this.#problem.hidden = told === "";
     this.#problem.className = state === "broken" ? "problem notice bad" : "problem small muted";
-    const after = problem?.retryAfterS ?? null;
-    const isTold = after === null || words.includes(`${after}s`); // many of the server's messages do
-    setText(this.#problem, isTold ? words : `${words} Try again in ${after} s.`);
+    if (this.#problem.dataset.told === told + detail) return; // a detail that the reader opened stays open
+    this.#problem.dataset.told = told + detail;
+    this.#problem.replaceChildren(told, detail === "" ? "" : h("details", {}, h("summary", { class: "small" }, "What the server said"), h("p", { class: "plain small" }, detail)));
   }
 
   #showFigures(shown) {
@@ -99,7 +104,7 @@ export class AnswerView {
     if (answer.state !== "streaming") {
       if (answer.content !== "") wanted.push("Copy");
       if (isLast && answer.problem?.status === 401) wanted.push("Enter key");
-      if (isLast && canGoOn(answer)) wanted.push("Go on");
+      if (isLast && canGoOn(answer)) wanted.push("Continue");
       if (isLast) wanted.push(isEmpty(answer) ? "Try again" : "Regenerate");
     }
     if (this.#shownActions === wanted.join()) return;
@@ -111,7 +116,7 @@ export class AnswerView {
     const does = {
       Copy: (event) => copyText(this.#answer.content, event.currentTarget),
       "Enter key": this.#on.askKey,
-      "Go on": this.#on.goOn,
+      Continue: this.#on.goOn,
       "Try again": this.#on.regenerate,
       Regenerate: this.#on.regenerate,
     };
@@ -119,7 +124,8 @@ export class AnswerView {
   }
 }
 
-function lengthWords(state, finish) {
+function plainWords(state, finish) {
+  if (state === "stopped") return "Stopped.";
   return state === "done" && finish === "length" ? "The answer reached its greatest length." : "";
 }
 

@@ -11,7 +11,7 @@ import { EventStream } from "./event_stream.js";
  */
 export async function complete(asked) {
   const { answer, signal } = asked;
-  let failure = "The server could not be reached.";
+  let failure = "The server could not be reached. Check that it runs, then try again.";
   try {
     const response = await begin(asked);
     failure = "The connection broke off.";

@@ -2,6 +2,8 @@
 //
 // Turns alternate: a question, with `pictures` if it has any, then its answer. `settings` are blank (null, "") where the server's own apply.
 
+import { isEmpty } from "./answer.js";
+
 export const MAX_TITLE = 80;
 
 /** @typedef {{model: string, system: string, temperature: number | null, topP: number | null,
@@ -34,7 +36,7 @@ export function ask(conversation, content, at = conversation.turns.length, pictu
 
 /** The body of the request that the last turns ask for: an answer, or more of the last one. */
 export function requestBody({ settings, turns }) {
-  const messages = joinedQuestions(turns.filter((turn) => turn.role === "user" || isTold(turn)).map(wireMessage));
+  const messages = toldTurns(turns).map(wireMessage);
   if (settings.system.trim() !== "") messages.unshift({ role: "system", content: settings.system });
   const body = { messages };
   if (settings.model !== "") body.model = settings.model;
@@ -47,28 +49,22 @@ export function requestBody({ settings, turns }) {
   return body;
 }
 
-/** Whether there is anything of an answer to tell the model. */
-function isTold(turn) {
-  return turn.content !== "" || turn.calls.length > 0;
+/**
+ * The turns that the model is told. A question whose answer never began (it was refused, or the server was not reached)
+ * is left out with it, so that what failed once does not refuse all that follows; the last question is asked.
+ */
+function toldTurns(turns) {
+  return turns.filter((turn, at) => {
+    const answer = turn.role === "user" ? turns[at + 1] : turn;
+    return answer === undefined || !isEmpty(answer);
+  });
 }
 
-/** Questions whose answers never came are one: many chat templates refuse two in a row. */
-function joinedQuestions(messages) {
-  const joined = [];
-  for (const message of messages) {
-    const before = joined.at(-1);
-    if (message.role === "user" && before?.role === "user") before.content = joinedContent(before.content, message.content);
-    else joined.push(message);
-  }
-  return joined;
+/** Whether a turn is left out of every later request. */
+export function isLeftOut(turns, at) {
+  const turn = turns[at];
+  return turn.role === "assistant" && at < turns.length - 1 && isEmpty(turn);
 }
-
-function joinedContent(first, second) {
-  if (typeof first === "string" && typeof second === "string") return `${first}\n\n${second}`;
-  return [...parts(first), textPart("\n\n"), ...parts(second)];
-}
-
-const parts = (content) => (typeof content === "string" ? [textPart(content)] : content);
 
 const textPart = (text) => ({ type: "text", text });
 

@@ -1,5 +1,6 @@
 // The open conversation on the page: a view for each turn, kept as long as the turn is there.
 import { AnswerView } from "./answer_view.js";
+import { isLeftOut } from "./conversation.js";
 import { progressWords } from "./figures.js";
 import { QuestionView } from "./question_view.js";
 import { welcome } from "./welcome.js";
@@ -53,9 +54,10 @@ export class Thread {
   }
 
   #update(view, at) {
-    const isLast = at === this.#session.current.turns.length - 1;
+    const { turns } = this.#session.current;
+    const isLast = at === turns.length - 1;
     const progress = this.#on.loadWords() || progressWords(this.#session.progress());
-    view.update({ isLast, isRunning: this.#session.isRunning(), progress });
+    view.update({ isLast, isLeftOut: isLeftOut(turns, at), isRunning: this.#session.isRunning(), progress });
   }
 
   #newView(turn, at) {
