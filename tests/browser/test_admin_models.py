@@ -68,7 +68,7 @@ def test_a_model_of_the_hub_is_pulled_loaded_and_asked(origin: str, watch: Any, 
     expect(download).to_contain_text("downloaded")
     model = row_of(page, "models-table", MODEL)
     page.get_by_role("button", name=f"Load {MODEL}").click()
-    expect(model.get_by_text("loaded")).to_be_visible()
+    expect(model.get_by_text("loaded", exact=True)).to_be_visible()
     expect(page.get_by_role("button", name=f"Delete {MODEL}")).to_be_hidden()
 
     page.get_by_role("link", name="Chat").click()

@@ -35,6 +35,11 @@ def opened(server: FakeService, script: ScriptedChat, watch: Callable[..., Any])
     script.go_on()
 
 
+def actions(chat: ChatPage, title: str) -> None:
+    """Unfolds what can be done with a conversation."""
+    chat.button(f"Actions for {title}").click()
+
+
 def test_conversations_are_kept_named_and_deleted(opened: Callable[..., ChatPage]) -> None:
     chat = opened()
     for question in ("First?", HOSTILE):
@@ -47,11 +52,12 @@ def test_conversations_are_kept_named_and_deleted(opened: Callable[..., ChatPage
     expect(titles).to_have_text([HOSTILE, "First?"])
     titles.last.click()
     expect(chat.thread.locator(".question")).to_contain_text("First?")
+    actions(chat, "First?")
     chat.button("Rename First?").click()
     chat.page.get_by_role("dialog").get_by_label("Title").fill("Mine")
     chat.button("Rename").click()
     expect(titles).to_have_text([HOSTILE, "Mine"])
-    titles.first.hover()
+    actions(chat, HOSTILE)
     chat.button(f"Delete {HOSTILE}").click()
     chat.button("Cancel").click()
     expect(titles).to_have_text([HOSTILE, "Mine"])
@@ -78,10 +84,11 @@ def test_a_conversation_is_taken_along_as_a_file(opened: Callable[..., ChatPage]
     chat = opened()
     chat.ask("What is it?")
     chat.wait_until_answered()
+    actions(chat, "What is it?")
     with chat.page.expect_download() as markdown:
-        chat.button("Export Markdown").click()
+        chat.button("Export as Markdown What is it?").click()
     with chat.page.expect_download() as whole:
-        chat.button("Export JSON").click()
+        chat.button("Export as JSON What is it?").click()
     assert markdown.value.suggested_filename == "what-is-it.md"
     assert ELSE in Path(markdown.value.path()).read_text()
     turns = json.loads(Path(whole.value.path()).read_text())["turns"]
@@ -147,6 +154,7 @@ def test_a_conversation_fits_and_can_be_read_by_everybody(
         chat.button("Conversations").click()
         chat.button("Close").click()
         chat.button("Conversations").click()
-    chat.page.locator("#conversations .open").focus()
+    actions(chat, "Rich")
+    assert grave_findings(chat.page) == []
     chat.button("Delete Rich").click()
     assert grave_findings(chat.page) == []

@@ -2,7 +2,8 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { newAnswer } from "../../../../interfaces/http/pages/files/chat/answer.js";
 import { ask, blankSettings, isLeftOut, newConversation, requestBody, titleOf } from "../../../../interfaces/http/pages/files/chat/conversation.js";
-import { asJson, asMarkdown, fileName } from "../../../../interfaces/http/pages/files/chat/export.js";
+import { turnTo } from "../../../../interfaces/http/pages/files/chat/branches.js";
+import { allAsJson, asJson, asMarkdown, fileName, imported } from "../../../../interfaces/http/pages/files/chat/export.js";
 
 const answer = (fields) => ({ ...newAnswer("m"), state: "done", ...fields });
 
@@ -48,22 +49,35 @@ test("a question whose answer never began is asked while it is the last, and the
   assert.deepEqual(requestBody(begun).messages[1], { role: "assistant", content: "", reasoning_content: "hm" });
 });
 
-test("an edited question replaces all that followed", () => {
+test("text files come before the words, as blocks with their names", () => {
+  const made = conversation({});
+  ask(made, "Why?", undefined, { files: [{ name: "a.md", text: "```\nx\n```" }] });
+  assert.equal(requestBody(made).messages[0].content, "File a.md:\n\n````\n```\nx\n```\n````\n\nWhy?");
+  ask(made, "", 0, { files: [{ name: "b.txt", text: "y" }] });
+  assert.equal(titleOf(made), "b.txt");
+});
+
+test("an edited question replaces all that followed, which stays as a branch", () => {
   const made = conversation({}, question("a"), answer({ content: "x" }), question("b"), answer({ content: "y" }));
   ask(made, "c", 2);
   assert.deepEqual(made.turns.map((turn) => turn.content), ["a", "x", "c"]);
+  turnTo(made.turns, 2, -1);
+  assert.deepEqual(made.turns.map((turn) => turn.content), ["a", "x", "b", "y"]);
+  turnTo(made.turns, 2, 1);
+  turnTo(made.turns, 2, 1);
+  assert.deepEqual(requestBody(made).messages.map((message) => message.content), ["a", "x", "c"]);
 });
 
 test("images come before the words of their question, and those that are gone are told", () => {
   const url = "data:image/png;base64,AAAA";
   const made = conversation({});
-  ask(made, "what?", undefined, [{ url, width: 1, height: 1 }, { gone: true }]);
+  ask(made, "what?", undefined, { pictures: [{ url, width: 1, height: 1 }, { gone: true }] });
   const shown = [{ type: "image_url", image_url: { url } }, { type: "text", text: "[an image that is no longer kept]\n" }];
   assert.deepEqual(requestBody(made).messages, [{ role: "user", content: [...shown, { type: "text", text: "what?" }] }]);
   made.turns.push(answer({ state: "broken" }));
   ask(made, "and?");
   assert.deepEqual(requestBody(made).messages, [{ role: "user", content: "and?" }]);
-  ask(made, " ", 0, [{ url, width: 1, height: 1 }]);
+  ask(made, " ", 0, { pictures: [{ url, width: 1, height: 1 }] });
   assert.deepEqual(requestBody(made).messages, [{ role: "user", content: [shown[0]] }]);
   assert.equal(titleOf(made), "Images");
 });
@@ -81,4 +95,28 @@ test("a conversation is exported whole, and its file has a name for every file s
   for (const part of ["be brief", "../a/b?", "text", "hm", "````json\n```\n````"]) assert.ok(asMarkdown(made).includes(part), part);
   assert.equal(fileName(made, "md"), "a-b.md");
   assert.equal(fileName(conversation({}, question("///")), "json"), "conversation.json");
+});
+
+test("exported conversations are imported as they were, with their branches, and nothing else is", () => {
+  const made = conversation({ temperature: 0.5, tools: "[]" }, question("a"), answer({ content: "x" }));
+  ask(made, "b", 0);
+  made.turns.push(answer({ content: "y" }));
+  for (const text of [asJson(made), allAsJson([made])]) {
+    assert.deepEqual(imported(text), { conversations: [made], numBad: 0 });
+  }
+  for (const text of ["", "[]", "null", '{"format":"other"}', '{"format":"cairn.conversations.v1"}']) assert.equal(imported(text), null);
+});
+
+test("what is imported is not believed", () => {
+  const of = (fields) => JSON.parse(JSON.stringify({ ...conversation({}, question("a"), answer({ content: "x" })), ...fields }));
+  const first = (one) => imported(allAsJson([one])).conversations[0];
+  const settings = first(of({ settings: { system: 5, temperature: "hot", topP: 0.5, tools: "no JSON", model: "m" } })).settings;
+  assert.deepEqual(settings, { ...blankSettings(), topP: 0.5, model: "m" });
+  const hurt = first(of({ turns: [question("a"), { ...answer({ content: "x" }), usage: "many", cache: 7, state: "odd", calls: [{ id: 1 }] }] })).turns[1];
+  assert.deepEqual([hurt.usage, hurt.cache, hurt.state, hurt.calls], [null, "", "broken", []]);
+  const others = (branch) => of({ turns: [{ ...question("a"), others: [branch], place: 0 }] });
+  const bad = [null, 5, { id: "x" }, others([answer({})]), others([]), others([{ role: "user" }]), of({ turns: [{ ...question("a"), files: [{ name: "x" }] }] })];
+  assert.equal(imported(allAsJson(bad)).numBad, bad.length);
+  const deep = `{"format":"cairn.conversation.v1","id":${"[".repeat(50_000)}${"]".repeat(50_000)}}`;
+  assert.equal(imported(deep)?.conversations.length ?? 0, 0);
 });

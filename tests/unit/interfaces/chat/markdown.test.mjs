@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { sourceOf } from "../../../../interfaces/http/pages/files/chat/formula_marks.js";
 import { blocks, MAX_BLOCK_CHARS, MAX_INLINE_CHARS } from "../../../../interfaces/http/pages/files/chat/markdown.js";
 
 const raws = (text) => blocks(text).map(({ raw }) => raw).join("");
@@ -20,4 +21,16 @@ test("no marks are looked for in what is very long", () => {
   assert.deepEqual(paragraph.tokens.map(({ type }) => type), ["text"]);
   assert.equal(blocks("- a\n".repeat(MAX_BLOCK_CHARS / 4 + 1))[0].type, "plain");
   assert.equal(blocks(`\`\`\`\n${"x\n".repeat(MAX_BLOCK_CHARS)}`)[0].type, "code");
+});
+
+test("formulas are found in lines and on lines of their own, and sums of money are none", () => {
+  const formulas = (text) => {
+    const found = [];
+    const look = (tokens) => tokens?.forEach((token) => (token.type === "formula" ? found.push(sourceOf(token.raw).trim()) : look(token.tokens)));
+    look(blocks(text));
+    return found;
+  };
+  assert.deepEqual(formulas("Mass $m_1 + b_2$ and \\(x^2\\)."), ["m_1 + b_2", "x^2"]);
+  assert.deepEqual(formulas("$$\na\n\nb\n$$\n\nnext \\[c\\]"), ["a\n\nb", "c"]);
+  for (const text of ["$5 and $6", "US$5-$6", "$HOME/$USER", "\\$5 or \\$6", "`$a$`", "open $x and \\( y", "$ a $"]) assert.deepEqual(formulas(text), [], text);
 });

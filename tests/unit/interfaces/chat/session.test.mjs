@@ -1,6 +1,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { end, foldChunk, stop } from "../../../../interfaces/http/pages/files/chat/answer.js";
+import { blankSettings, newConversation } from "../../../../interfaces/http/pages/files/chat/conversation.js";
 import { Session } from "../../../../interfaces/http/pages/files/chat/session.js";
 import { Shelf } from "../../../../interfaces/http/pages/files/chat/shelf.js";
 
@@ -82,6 +83,56 @@ test("an answer is made anew from the same question", async () => {
   session.regenerate();
   assert.deepEqual(asked[1].body, asked[0].body);
   assert.deepEqual(contents(session), ["a", ""]);
+});
+
+test("the answer before stays beside the new one, and what follows goes with its own", async () => {
+  const { session, asked } = chat();
+  const answered = async (content) => {
+    asked.at(-1).say(content);
+    asked.at(-1).finish();
+    await settled();
+  };
+  session.ask("a");
+  await answered("x");
+  session.regenerate();
+  await answered("y");
+  session.ask("b");
+  await answered("z");
+  session.turnTo(1, -1);
+  assert.deepEqual(contents(session), ["a", "x"]);
+  session.ask("c");
+  assert.deepEqual(asked.at(-1).body.messages.map((message) => message.content), ["a", "x", "c"]);
+  session.turnTo(1, 1);
+  assert.deepEqual(contents(session), ["a", "x", "c", ""], "not while an answer comes");
+  await answered("w");
+  session.turnTo(1, 1);
+  assert.deepEqual(contents(session), ["a", "y", "b", "z"]);
+  session.turnTo(1, 1);
+  session.turnTo(1, -1);
+  assert.deepEqual(contents(session), ["a", "x", "c", "w"]);
+});
+
+test("an answer that never began leaves no branch", async () => {
+  const { session, asked } = chat();
+  session.ask("a");
+  session.stop();
+  await settled();
+  session.regenerate();
+  asked.at(-1).say("x");
+  asked.at(-1).finish();
+  await settled();
+  assert.equal(session.current.turns[1].others, undefined);
+});
+
+test("imported conversations join those that are here, as far as there is room", () => {
+  const { session, shelf } = chat();
+  const of = (id, changedMs) => ({ ...newConversation(id, blankSettings(), changedMs), turns: [{ role: "user", content: id }] });
+  shelf.save(of("known", 5));
+  assert.deepEqual(session.takeIn([of("old", 1), of("known", 9), of("new", 7)]), { numNew: 2, numKnown: 1, numUnkept: 0 });
+  assert.deepEqual(session.all().map(({ id }) => id), ["new", "known", "old"]);
+  const large = of("large", 8);
+  large.turns[0].content = "x".repeat(2_100_000);
+  assert.deepEqual(session.takeIn([large]), { numNew: 0, numKnown: 0, numUnkept: 1 });
 });
 
 test("an answer goes on while another conversation is open, and its words go to its own", async () => {

@@ -162,3 +162,20 @@ test("what is no picture makes what holds it no conversation", () => {
   new Shelf(storage).save(pictured(1, { url: "https://elsewhere.example/a.png", width: 1, height: 1 }));
   assert.deepEqual(new Shelf(storage).all(), []);
 });
+
+test("images of branches that are not shown are counted, and go when there is no room", () => {
+  const storage = new FakeStorage();
+  const shelf = new Shelf(storage);
+  const made = conversation(1);
+  const picture = () => ({ url: `data:image/png;base64,${"A".repeat(900_000)}`, width: 1, height: 1 });
+  const branch = [{ role: "user", content: "b", pictures: [picture()] }, { ...newAnswer("m"), content: "x", state: "done" }];
+  made.turns.push({ role: "user", content: "c", pictures: [picture()], others: [branch], place: 1 });
+  assert.ok(shelf.save(made).isKept);
+  const pictures = (turn) => [turn.pictures[0].gone ?? false, turn.others[0][0].pictures[0].gone ?? false];
+  assert.deepEqual(pictures(made.turns[1]), [false, false]);
+  const kept = new Shelf(storage).get("c1").turns[1];
+  assert.equal(pictures(kept).filter(Boolean).length, 1, "not both fit");
+  assert.equal(kept.others[0][1].content, "x");
+  shelf.save(conversation(2, 1_200_000));
+  assert.deepEqual(pictures(new Shelf(storage).get("c1").turns[1]), [true, true]);
+});

@@ -3,9 +3,11 @@
 // `update` is called once a frame at most while it streams, and writes only what differs.
 import { h, setText } from "../shared/dom.js";
 import { canGoOn, isEmpty } from "./answer.js";
+import { BranchSwitch } from "./branch_switch.js";
 import { CodeBlock, copyText } from "./code_block.js";
 import { shownFigures } from "./figures.js";
 import { GrowingMarkdown } from "./growing_markdown.js";
+import { iconButton } from "./icons.js";
 import { problemWords } from "./problem_words.js";
 
 export class AnswerView {
@@ -20,13 +22,15 @@ export class AnswerView {
   #problem = h("div", { hidden: true });
   #figures = h("dl", { class: "figures small num" });
   #actions = h("div", { class: "row actions" });
+  #branches;
   #shownActions = "";
   #on;
 
-  /** @param {{regenerate: () => void, goOn: () => void, askKey: () => void}} on */
+  /** @param {{turnTo: (step: number) => void, regenerate: () => void, goOn: () => void, askKey: () => void}} on */
   constructor(answer, on) {
     this.#answer = answer;
     this.#on = on;
+    this.#branches = new BranchSwitch("answer", on.turnTo);
     this.element = h(
       "article",
       { class: "turn answer" },
@@ -36,15 +40,16 @@ export class AnswerView {
       this.#calls,
       this.#status,
       this.#problem,
-      h("div", { class: "foot" }, this.#actions, this.#figures),
+      h("div", { class: "foot" }, h("div", { class: "row" }, this.#branches.element, this.#actions), this.#figures),
     );
   }
 
   /**
-   * @param {{isLast: boolean, isLeftOut: boolean, progress: string}} where `progress`: what is told before anything came;
+   * @param {{isLast: boolean, isLeftOut: boolean, isRunning: boolean, progress: string,
+   *   branches: {place: number, count: number}}} where `progress`: what is told before anything came;
    *   `isLeftOut`: it and its question are in no later request
    */
-  update({ isLast, isLeftOut, progress }) {
+  update({ isLast, isLeftOut, isRunning, progress, branches }) {
     const answer = this.#answer;
     const isStreaming = answer.state === "streaming";
     this.element.setAttribute("aria-busy", String(isStreaming));
@@ -58,6 +63,7 @@ export class AnswerView {
     this.#showProblem(answer, isLeftOut);
     this.#showFigures(isStreaming ? [] : shownFigures(answer));
     this.#showActions(answer, isLast);
+    this.#branches.update(branches, isRunning);
   }
 
   /** What a screen reader is told when it is there. */
@@ -113,8 +119,8 @@ export class AnswerView {
   }
 
   #button(label) {
+    if (label === "Copy") return iconButton("copy", label, { onclick: (event) => copyText(this.#answer.content, event.currentTarget) });
     const does = {
-      Copy: (event) => copyText(this.#answer.content, event.currentTarget),
       "Enter key": this.#on.askKey,
       Continue: this.#on.goOn,
       "Try again": this.#on.regenerate,

@@ -1,24 +1,30 @@
-// The images of a question that is being written: shown small, each with a button that removes it.
+// What is attached to a question that is being written, images and text files, each with a button that removes it.
 import { h } from "../shared/dom.js";
 
-const MAX_PICTURES = 8; // of one question
+const MAX_ATTACHED = 8; // of one question
 
 export class Attachments {
-  element = h("ul", { class: "pictures attached", "aria-label": "Images of the question", hidden: true });
+  element = h("div", { class: "attached", hidden: true });
   #pictures;
+  #files;
   #onProblem;
   /** Ends when all files have been read. */
   reading = Promise.resolve();
 
-  /** @param {(words: string) => void} onProblem empty for none */
-  constructor(onProblem, pictures = []) {
+  /** @param {(words: string) => void} onProblem empty for none @param {{pictures?: object[], files?: object[]}} had */
+  constructor(onProblem, { pictures = [], files = [] } = {}) {
     this.#onProblem = onProblem;
     this.#pictures = [...pictures];
+    this.#files = [...files];
     this.#show();
   }
 
-  get pictures() {
-    return [...this.#pictures];
+  get all() {
+    return { pictures: [...this.#pictures], files: [...this.#files] };
+  }
+
+  get isEmpty() {
+    return this.#pictures.length + this.#files.length === 0;
   }
 
   /** @param {Iterable<File>} files */
@@ -29,53 +35,68 @@ export class Attachments {
 
   clear() {
     this.#pictures = [];
+    this.#files = [];
     this.#show();
   }
 
   async #read(files) {
     this.#onProblem("");
     for (const file of files) {
-      if (this.#pictures.length >= MAX_PICTURES) {
-        this.#onProblem(`A question has at most ${MAX_PICTURES} images.`);
+      if (this.#pictures.length + this.#files.length >= MAX_ATTACHED) {
+        this.#onProblem(`A question has at most ${MAX_ATTACHED} images and files.`);
         return;
       }
       try {
-        const { readPicture } = await import("./picture.js"); // loaded with the first image
-        this.#pictures.push(await readPicture(file));
+        if (isImage(file)) this.#pictures.push(await readImage(file));
+        else this.#files.push(await (await import("./text_file.js")).readTextFile(file)); // loaded with the first one
         this.#show();
-      } catch {
-        this.#onProblem(`${file.name || "What was pasted"} is no image that this browser can show.`);
+      } catch (error) {
+        this.#onProblem(error.message);
       }
     }
   }
 
   #show() {
-    this.element.hidden = this.#pictures.length === 0;
-    this.element.replaceChildren(...this.#pictures.map((picture, at) => this.#item(picture, at)));
+    this.element.hidden = this.isEmpty;
+    const lists = [
+      this.#list("pictures", "Images of the question", this.#pictures, (one, at) => [pictureView(one, `Attached image ${at + 1}`), `image ${at + 1}`]),
+      this.#list("files", "Files of the question", this.#files, (one) => [fileView(one), one.name]),
+    ];
+    this.element.replaceChildren(...lists.filter((list) => list !== null));
   }
 
-  #item(picture, at) {
-    const name = `image ${at + 1}`;
-    const remove = () => {
-      this.#pictures.splice(at, 1);
-      this.#show();
-    };
-    return h(
-      "li",
-      {},
-      pictureView(picture, `Attached ${name}`),
-      h("button", { type: "button", class: "small", "aria-label": `Remove ${name}`, onclick: remove }, "×"),
-    );
+  #list(kind, label, kept, shown) {
+    if (kept.length === 0) return null;
+    const items = kept.map((one, at) => {
+      const [view, name] = shown(one, at);
+      const remove = () => {
+        kept.splice(at, 1);
+        this.#show();
+      };
+      return h("li", {}, view, h("button", { type: "button", class: "small", "aria-label": `Remove ${name}`, onclick: remove }, "×"));
+    });
+    return h("ul", { class: kind, "aria-label": label }, ...items);
   }
+}
+
+const isImage = (file) => file.type.startsWith("image/") && file.type !== "image/svg+xml";
+
+async function readImage(file) {
+  const { readPicture } = await import("./picture.js"); // loaded with the first image
+  try {
+    return await readPicture(file);
+  } catch {
+    throw new Error(`${file.name || "What was pasted"} is no image that this browser can show.`);
+  }
+}
+
+/** A text file: its name, and its text once somebody opens it. */
+export function fileView({ name, text }) {
+  return h("details", { class: "file" }, h("summary", { class: "small" }, name), h("pre", { tabindex: "0" }, text));
 }
 
 /** A picture, or a word where it is gone. */
 export function pictureView(picture, alt) {
   if (picture.gone) return h("span", { class: "small muted" }, "An image that this browser no longer keeps");
   return h("img", { src: picture.url, width: picture.width, height: picture.height, alt });
-}
-
-/** The image files of a paste or a drop. @param {DataTransfer | null} transfer */
-export function imageFiles(transfer) {
-  return [...(transfer?.files ?? [])].filter((file) => file.type.startsWith("image/"));
 }

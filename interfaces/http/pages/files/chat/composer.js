@@ -1,6 +1,7 @@
 // Where questions are written: Enter sends, Shift and Enter begin a new line, Escape stops the answer. Text that is typed
-// while nothing has the focus is written here. Images come from files, by paste, and dropped anywhere on the conversation.
-import { Attachments, imageFiles } from "./attachments.js";
+// while nothing has the focus is written here. Images and text files are chosen, pasted, or dropped anywhere on the conversation.
+import { Attachments } from "./attachments.js";
+import { labelled } from "./icons.js";
 
 export class Composer {
   #area;
@@ -11,8 +12,8 @@ export class Composer {
 
   /**
    * @param {{form: HTMLFormElement, area: HTMLTextAreaElement, send: HTMLButtonElement, stop: HTMLButtonElement,
-   *   attach: HTMLButtonElement, files: HTMLInputElement, target: HTMLElement}} parts `target`: where images are dropped
-   * @param {{ask: (text: string, pictures: object[]) => void, stop: () => void, problem: (words: string) => void}} on
+   *   attach: HTMLButtonElement, files: HTMLInputElement, target: HTMLElement}} parts `target`: where files are dropped
+   * @param {{ask: (text: string, attached: object) => void, stop: () => void, problem: (words: string) => void}} on
    */
   constructor({ form, area, send, stop, attach, files, target }, on) {
     this.#area = area;
@@ -21,6 +22,9 @@ export class Composer {
     this.#on = on;
     this.#attached = new Attachments(on.problem);
     form.prepend(this.#attached.element);
+    labelled(attach, "attach", "Attach images or text files");
+    labelled(send, "send", "Send");
+    labelled(stop, "stop", "Stop");
     attach.addEventListener("click", () => files.click());
     files.addEventListener("change", () => {
       this.#attached.add(files.files);
@@ -61,9 +65,9 @@ export class Composer {
     this.#area.focus();
   }
 
-  /** A paste or a drop: images of it are attached, and what is no image stays the browser's. */
+  /** A paste or a drop: its files are attached, and what is no file stays the browser's. */
   #take(event, transfer) {
-    const files = imageFiles(transfer);
+    const files = [...(transfer?.files ?? [])];
     if (files.length === 0) return;
     event.preventDefault();
     this.#attached.add(files);
@@ -73,10 +77,10 @@ export class Composer {
   async #ask() {
     await this.#attached.reading;
     const text = this.#area.value;
-    const pictures = this.#attached.pictures;
-    if (!this.#stop.hidden || (text.trim() === "" && pictures.length === 0)) return;
+    const attached = this.#attached.all;
+    if (!this.#stop.hidden || (text.trim() === "" && this.#attached.isEmpty)) return;
     this.#area.value = "";
     this.#attached.clear();
-    this.#on.ask(text, pictures);
+    this.#on.ask(text, attached);
   }
 }

@@ -1,8 +1,10 @@
 // A conversation: its title, how it is asked, and turns of questions and answers. Plain data, kept in the browser.
 //
-// Turns alternate: a question, with `pictures` if it has any, then its answer. `settings` are blank (null, "") where the server's own apply.
+// Turns alternate: a question, with `pictures` and text `files` if it has any, then its answer; branches.js tells what can
+// stand beside them. `settings` are blank (null, "") where the server's own apply.
 
 import { isEmpty } from "./answer.js";
+import { fork } from "./branches.js";
 
 export const MAX_TITLE = 80;
 
@@ -23,15 +25,20 @@ export function titleOf(conversation) {
   if (conversation.title !== "") return conversation.title;
   const [first] = conversation.turns;
   const asked = first?.content.trim().replace(/\s+/g, " ") ?? "";
+  if (asked === "" && first?.files !== undefined) return first.files[0].name.slice(0, MAX_TITLE);
   if (asked === "") return first?.pictures === undefined ? "New conversation" : "Images";
   return asked.length > MAX_TITLE ? `${asked.slice(0, MAX_TITLE - 1)}…` : asked;
 }
 
-/** Adds a question. With `at`, in place of the question there and all that followed it. */
-export function ask(conversation, content, at = conversation.turns.length, pictures = []) {
+/**
+ * Adds a question. With `at`, in place of the question there and all that followed it, which become a branch beside it.
+ * @param {{pictures?: object[], files?: Array<{name: string, text: string}>}} attached
+ */
+export function ask({ turns }, content, at = turns.length, { pictures = [], files = [] } = {}) {
   const turn = { role: "user", content };
   if (pictures.length > 0) turn.pictures = pictures;
-  conversation.turns.splice(at, Infinity, turn);
+  if (files.length > 0) turn.files = files;
+  fork(turns, at, turn);
 }
 
 /** The body of the request that the last turns ask for: an answer, or more of the last one. */
@@ -68,7 +75,21 @@ export function isLeftOut(turns, at) {
 
 const textPart = (text) => ({ type: "text", text });
 
-function question({ content, pictures }) {
+/** Files come before the words, each as a block with its name. */
+function withFiles(content, files = []) {
+  const shown = files.map(({ name, text }) => `File ${name}:\n\n${fenced(text, "")}`);
+  return [...shown, content].filter((part) => part.trim() !== "").join("\n\n");
+}
+
+/** Between more backticks than the text has in a row. */
+export function fenced(text, language) {
+  const longest = (text.match(/`+/g) ?? []).reduce((most, run) => Math.max(most, run.length), 2);
+  const fence = "`".repeat(longest + 1);
+  return `${fence}${language}\n${text}\n${fence}`;
+}
+
+function question({ content: words, pictures, files }) {
+  const content = files === undefined ? words : withFiles(words, files);
   if (pictures === undefined) return content;
   const shown = pictures.map((one) => (one.gone ? textPart("[an image that is no longer kept]\n") : { type: "image_url", image_url: { url: one.url } }));
   return content.trim() === "" ? shown : [...shown, textPart(content)];

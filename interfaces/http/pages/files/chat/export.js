@@ -1,9 +1,32 @@
-// A conversation as a file: JSON with all that is known of it, or Markdown to read.
-import { titleOf } from "./conversation.js";
+// Conversations as files: JSON with all that is known of them, which can be taken in again, or Markdown to read.
+import { fenced, titleOf } from "./conversation.js";
 import { shownFigures } from "./figures.js";
+import { conversationOf } from "./kept.js";
 
 export function asJson(conversation) {
   return `${JSON.stringify({ format: "cairn.conversation.v1", ...conversation }, null, 2)}\n`;
+}
+
+/** All of them in one file, which `imported` reads. */
+export function allAsJson(conversations) {
+  return `${JSON.stringify({ format: "cairn.conversations.v1", conversations }, null, 2)}\n`;
+}
+
+/**
+ * The conversations of a file that this page wrote, of one or of all.
+ * @returns {{conversations: object[], numBad: number} | null} null for another file
+ */
+export function imported(text) {
+  let value;
+  try {
+    value = JSON.parse(text);
+  } catch {
+    return null;
+  }
+  const all = value?.format === "cairn.conversation.v1" ? [value] : value?.format === "cairn.conversations.v1" ? value.conversations : null;
+  if (!Array.isArray(all)) return null;
+  const conversations = all.map(conversationOf).filter((one) => one !== null);
+  return { conversations, numBad: all.length - conversations.length };
 }
 
 export function asMarkdown(conversation) {
@@ -19,24 +42,17 @@ export function fileName(conversation, extension) {
   return `${words.replace(/^-+|-+$/g, "") || "conversation"}.${extension}`;
 }
 
-function question({ content, pictures }) {
-  return ["## You", ...(pictures === undefined ? [] : [`*${pictures.length === 1 ? "An image" : `${pictures.length} images`}*`]), content];
+function question({ content, pictures, files = [] }) {
+  return ["## You", ...(pictures === undefined ? [] : [`*${pictures.length === 1 ? "An image" : `${pictures.length} images`}*`]), ...files.map((file) => `*File ${file.name}*`), content];
 }
 
 function answer(turn) {
   const parts = [`## ${turn.model || "Answer"}`];
   if (turn.reasoning !== "") parts.push(`<details><summary>Reasoning</summary>\n\n${turn.reasoning}\n\n</details>`);
   if (turn.content !== "") parts.push(turn.content);
-  for (const call of turn.calls) parts.push(`Call of \`${call.name}\`:\n\n${fenced(call.arguments)}`);
+  for (const call of turn.calls) parts.push(`Call of \`${call.name}\`:\n\n${fenced(call.arguments, "json")}`);
   if (turn.state !== "done") parts.push(`*${turn.problem?.message ?? "Stopped."}*`);
   const figures = shownFigures(turn).map(([label, value]) => `${label}: ${value}`);
   if (figures.length > 0) parts.push(`*${figures.join(" · ")}*`);
   return parts;
-}
-
-/** Between more backticks than the text has in a row. */
-function fenced(text) {
-  const longest = Math.max(2, ...(text.match(/`+/g) ?? []).map((run) => run.length));
-  const fence = "`".repeat(longest + 1);
-  return `${fence}json\n${text}\n${fence}`;
 }

@@ -3,6 +3,7 @@
 //
 // Now and then later text changes what came before (a link's address is defined at the end): `finish` looks once more
 // at the whole and starts over if so.
+import { finishBlock } from "./finished_block.js";
 import { blocks } from "./markdown.js";
 import { blockNode, codeBlock } from "./token_nodes.js";
 
@@ -33,6 +34,11 @@ export class GrowingMarkdown {
   finish() {
     if (this.#isFinished) return;
     this.#isFinished = true;
+    this.#lookAtWhole();
+    if (this.#open !== null) finishBlock(this.#open);
+  }
+
+  #lookAtWhole() {
     const found = blocks(this.#text);
     const isSame = this.#settled.every((raw, at) => found[at]?.raw === raw);
     if (isSame && !found.definesLinks) return;
@@ -68,6 +74,7 @@ export class GrowingMarkdown {
   #settle(block) {
     this.#settled.push(block.raw);
     this.#numSettledChars += block.raw.length;
+    if (this.#open !== null) finishBlock(this.#open);
     this.#open = null;
     this.#openCode = null;
   }

@@ -5,14 +5,16 @@ import { Announcer } from "./announcer.js";
 import { isEmpty } from "./answer.js";
 import { complete } from "./completion.js";
 import { Composer } from "./composer.js";
+import { ContextMeter } from "./context_meter.js";
 import { written } from "./dialogs.js";
 import { offerDownload } from "./download.js";
 import { Drawer } from "./drawer.js";
-import { asJson, asMarkdown, fileName } from "./export.js";
+import { allAsJson, asJson, asMarkdown, fileName, imported } from "./export.js";
 import { Follow } from "./follow.js";
 import { onceAFrame } from "./frames.js";
 import { LoadWatch } from "./load_watch.js";
 import { Notices } from "./notices.js";
+import { Presets } from "./presets.js";
 import { Session } from "./session.js";
 import { SettingsForm } from "./settings_form.js";
 import { Shelf } from "./shelf.js";
@@ -21,6 +23,8 @@ import { Thread } from "./thread.js";
 
 const later = (ms, then) => setTimeout(then, ms);
 const now = () => performance.now();
+const MAX_IMPORT_BYTES = 50_000_000;
+const NO_IMPORT = "This file has no conversations that this page exported.";
 
 const session = new Session(new Shelf(storage()), {
   request: (asked) => complete({ fetch: fetch.bind(window), now, url: "/v1/chat/completions", headers: headers(), ...asked }),
@@ -37,11 +41,17 @@ const follow = new Follow(byId("scroller"), byId("jump"));
 const notices = new Notices(byId("notices"));
 const announcer = new Announcer(byId("announcer"));
 const drawer = new Drawer(byId("sidebar"), byId("show-sidebar"), byId("hide-sidebar"));
-const sidebar = new Sidebar(byId("conversations"), session, () => drawer.close());
+const context = new ContextMeter(byId("context"));
+const sidebar = new Sidebar(byId("conversations"), byId("search"), session, { opened: () => drawer.close(), exported });
 const settings = new SettingsForm(byId("settings"), (changed) => {
   session.set(changed);
   if ("model" in changed) showModel();
 });
+const presets = new Presets(
+  storage(),
+  { area: byId("system"), select: byId("preset"), save: byId("save-preset"), remove: byId("delete-preset") },
+  (words) => notices.tell("presets", words),
+);
 const composer = new Composer(
   {
     form: byId("composer"),
@@ -53,9 +63,9 @@ const composer = new Composer(
     target: byId("main"),
   },
   {
-    ask: (text, pictures) => session.ask(text, undefined, pictures),
+    ask: (text, attached) => session.ask(text, undefined, attached),
     stop: () => session.stop(),
-    problem: (words) => notices.tell("images", words),
+    problem: (words) => notices.tell("attached", words),
   },
 );
 const drawAnswer = onceAFrame(
@@ -71,14 +81,13 @@ byId("new").addEventListener("click", () => {
   drawer.close();
   composer.focus();
 });
-byId("export-json").addEventListener("click", () => download(asJson, "json", "application/json"));
-byId("export-markdown").addEventListener("click", () => download(asMarkdown, "md", "text/markdown"));
 window.addEventListener("storage", ({ key, newValue }) => session.hear(key, newValue));
 window.addEventListener("pagehide", () => session.saveRunning());
 
 let shown = null;
 const ATTACHED = byId("files").accept.split(",");
 let listed = []; // models, the default one first
+const lookedUp = new WeakSet();
 const latest = session.all()[0];
 if (latest !== undefined) session.open(latest.id);
 else onChange("turns");
@@ -93,13 +102,14 @@ function onChange(what) {
   thread.showTurns();
   settings.show(session.current);
   showModel();
+  presets.show();
   composer.update({ isRunning });
   sidebar.update();
   if (isRunning || session.current !== shown) follow.toEnd();
   else follow.grown(); // an answer has ended: who reads on above stays there
   shown = session.current;
   announcer.told(session.current.id, isRunning, () => thread.lastSpoken);
-  for (const id of ["export-json", "export-markdown"]) byId(id).disabled = session.current.turns.length === 0;
+  if (!context.show(session.current) && !isRunning) lookUp();
 }
 
 /** The model that answers this conversation, as the server lists it; null while that is not known. */
@@ -134,6 +144,8 @@ async function loadModels() {
     listed = data;
     settings.offer(data, session.current.settings.model);
     showModel();
+    context.know(data);
+    context.show(session.current);
     notices.tell("models", "");
   } catch (error) {
     const mend = error.needsKey ? { label: "Enter key", does: askKey } : { label: "Try again", does: loadModels };
@@ -156,8 +168,41 @@ async function askKey() {
   loadModels();
 }
 
-function download(written, extension, type) {
-  offerDownload(fileName(session.current, extension), type, written(session.current));
+byId("export-all").addEventListener("click", () => {
+  offerDownload("cairn-conversations.json", "application/json", allAsJson(session.all()));
+});
+byId("import").addEventListener("click", () => byId("import-file").click());
+byId("import-file").addEventListener("change", async ({ target }) => {
+  const [file] = target.files;
+  const taken = file === undefined || file.size > MAX_IMPORT_BYTES ? null : imported(await file.text());
+  target.value = "";
+  notices.tell("import", taken === null ? NO_IMPORT : importWords(taken.numBad, session.takeIn(taken.conversations)));
+});
+
+function importWords(numBad, { numNew, numKnown, numUnkept }) {
+  const told = [`${numNew} conversations were imported.`];
+  if (numKnown > 0) told.push(`${numKnown} were here already.`);
+  if (numUnkept > 0) told.push(`This browser has no room for ${numUnkept}; delete others first.`);
+  if (numBad > 0) told.push(`${numBad} could not be read.`);
+  return told.join(" ");
+}
+
+function exported(conversation, kind) {
+  if (kind === "JSON") offerDownload(fileName(conversation, "json"), "application/json", asJson(conversation));
+  else offerDownload(fileName(conversation, "md"), "text/markdown", asMarkdown(conversation));
+}
+
+/** The length of a context is known once its model is loaded: once more for each answer, and not when a page is opened. */
+async function lookUp() {
+  const answer = session.current.turns.at(-1);
+  if (lookedUp.has(answer)) return;
+  lookedUp.add(answer);
+  try {
+    context.know((await ask("/v1/models")).data);
+    context.show(session.current);
+  } catch {
+    // the tokens alone are shown
+  }
 }
 
 function headers() {

@@ -3,6 +3,7 @@
 // Marks are found in quadratic time where a model (or somebody through it) piles them up. So what is very long is left
 // as it stands, a block or the text in it; so is what is nested deeper than the stack.
 import { Lexer } from "../vendor/marked.esm.js";
+import { formulaExtensions } from "./formula_marks.js";
 
 /** Longer paragraphs, cells and the like have no marks. */
 export const MAX_INLINE_CHARS = 10_000;
@@ -15,7 +16,7 @@ export const MAX_BLOCK_CHARS = 50_000;
  * @returns {Array<{type: string, raw: string}> & {definesLinks: boolean}} `definesLinks`: for text elsewhere, too
  */
 export function blocks(text) {
-  const lexer = new Lexer({ gfm: true });
+  const lexer = new Lexer({ gfm: true, extensions: formulaExtensions });
   try {
     lexer.blockTokens(text, lexer.tokens);
     for (const { src, tokens } of lexer.inlineQueue) inline(lexer, src, tokens);

@@ -45,7 +45,7 @@ export function problemWords(problem) {
 
 function known({ message, status, code }) {
   if (/cannot see images/.test(message)) {
-    return "This model reads text only. Choose a model that sees images, or remove the images from the question.";
+    return "This model reads text only. Choose a model that sees images, or edit the question and remove the images.";
   }
   if (Object.hasOwn(BY_CODE, code)) return BY_CODE[code];
   if (Object.hasOwn(BY_STATUS, status)) return BY_STATUS[status];

@@ -4,6 +4,7 @@
 // is told by `onChange` ("list", "turns", "answer") and kept on the shelf: at once, but while an answer streams once a
 // second at most.
 import { isEmpty, newAnswer, reopen } from "./answer.js";
+import { fork, turnTo } from "./branches.js";
 import { ask, blankSettings, newConversation, requestBody } from "./conversation.js";
 
 const SAVE_EVERY_MS = 1000;
@@ -41,18 +42,45 @@ export class Session {
     this.#ports.onChange("turns");
   }
 
-  /** With `at`: in place of the question there and of all after it. */
-  ask(text, at = undefined, pictures = []) {
-    if ((text.trim() === "" && pictures.length === 0) || this.isRunning()) return;
-    ask(this.current, text, at, pictures);
-    this.#answer();
+  /** With `at`: in place of the question there and of all after it, which stay as a branch. */
+  ask(text, at = undefined, attached = {}) {
+    const isBlank = text.trim() === "" && !attached.pictures?.length && !attached.files?.length;
+    if (isBlank || this.isRunning()) return;
+    ask(this.current, text, at, attached);
+    this.#answer(this.current.turns.length);
   }
 
-  /** The last question once more. */
+  /** The last question once more. The answer that it has stays beside the new one. */
   regenerate() {
+    const { turns } = this.current;
+    if (this.isRunning() || turns.length === 0) return;
+    this.#answer(turns.at(-1).role === "assistant" ? turns.length - 1 : turns.length);
+  }
+
+  /** Shows another branch of those that begin at `at`. */
+  turnTo(at, step) {
     if (this.isRunning()) return;
-    if (this.current.turns.at(-1)?.role === "assistant") this.current.turns.pop();
-    if (this.current.turns.length > 0) this.#answer();
+    turnTo(this.current.turns, at, step);
+    this.#keep(this.current);
+    this.#ports.onChange("turns");
+  }
+
+  /**
+   * Takes in what a file has, the latest first, while there is room. What is here already stays as it is.
+   * @returns {{numNew: number, numKnown: number, numUnkept: number}}
+   */
+  takeIn(conversations) {
+    const told = { numNew: 0, numKnown: 0, numUnkept: 0 };
+    for (const conversation of conversations.toSorted((a, b) => b.changedMs - a.changedMs)) {
+      if (this.#shelf.get(conversation.id) !== undefined) told.numKnown += 1;
+      else if (!this.#shelf.hasRoomFor(conversation)) told.numUnkept += 1;
+      else {
+        this.#keep(conversation);
+        told.numNew += 1;
+      }
+    }
+    this.#ports.onChange("list");
+    return told;
   }
 
   /** The last answer from where it ends. */
@@ -114,11 +142,12 @@ export class Session {
     for (const { conversation } of this.#runs.values()) this.#shelf.save(conversation);
   }
 
-  #answer() {
+  /** At `at`, where an answer may be already. */
+  #answer(at) {
     const { current } = this;
-    const body = requestBody(current);
+    const body = requestBody({ ...current, turns: current.turns.slice(0, at) });
     const answer = newAnswer(current.settings.model);
-    current.turns.push(answer);
+    fork(current.turns, at, answer);
     this.#run(current, answer, body);
   }
 

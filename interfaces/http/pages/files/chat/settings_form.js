@@ -21,6 +21,7 @@ export class SettingsForm {
     form.addEventListener("submit", (event) => event.preventDefault());
     form.addEventListener("input", ({ target }) => {
       const field = FIELDS[target.name];
+      if (field === undefined) return;
       target.setCustomValidity(field.problem?.(target.value) ?? "");
       if (target.checkValidity()) onChange({ [field.name]: field.read(target.value) });
     });

@@ -3,15 +3,13 @@
 //
 // What the browser has no room for stays in memory until the page closes; `save` says so. What does not read as a
 // conversation (another version's, a damaged one) is removed.
-import { fail, newAnswer } from "./answer.js";
-import { blankSettings } from "./conversation.js";
+import { changedTurns, everyTurn } from "./branches.js";
+import { read } from "./kept.js";
 
 const PREFIX = "cairn.conversation.";
 export const MAX_CONVERSATIONS = 100;
 export const MAX_CHARS = 2_000_000; // of all of them; browsers give some five million to an origin
 export const MAX_PICTURE_CHARS = 1_500_000; // of the images of one
-
-const CLOSED = { message: "The page was closed before the answer ended.", status: 0, code: "closed", retryAfterS: null };
 
 export class Shelf {
   #storage;
@@ -67,6 +65,11 @@ export class Shelf {
     return result(true);
   }
 
+  /** Whether saving it lets no other go. */
+  hasRoomFor(conversation) {
+    return this.#numOthers(conversation.id) < MAX_CONVERSATIONS && !this.#isOverBounds(conversation.id, storedText(conversation).length);
+  }
+
   /** Whether a key of the storage is a conversation's, and of which. @returns {string | null} */
   idOf(key) {
     return key?.startsWith(PREFIX) ? key.slice(PREFIX.length) : null;
@@ -101,7 +104,7 @@ export class Shelf {
 
   /** Whether it could be kept without its images. */
   #forgetPictures(conversation) {
-    for (const turn of conversation.turns) turn.pictures &&= turn.pictures.map(() => ({ gone: true }));
+    for (const turn of everyTurn(conversation.turns)) turn.pictures &&= turn.pictures.map(() => ({ gone: true }));
     return this.#write(conversation.id, JSON.stringify(conversation));
   }
 
@@ -129,50 +132,22 @@ export class Shelf {
 }
 
 function hasPictures({ turns }) {
-  return turns.some((turn) => turn.pictures?.some((one) => !one.gone));
+  return [...everyTurn(turns)].some((turn) => turn.pictures?.some((one) => !one.gone));
 }
 
 /** The text that is kept: of a conversation with many images the last ones. In memory all of them stay. */
 function storedText(conversation) {
   let room = MAX_PICTURE_CHARS;
-  const turns = conversation.turns.toReversed().map((turn) => {
-    if (turn.pictures === undefined) return turn;
-    const pictures = turn.pictures.map((one) => ((room -= one.url?.length ?? 0) >= 0 ? one : { gone: true }));
-    return { ...turn, pictures };
-  });
-  return JSON.stringify({ ...conversation, turns: turns.toReversed() });
-}
-
-/** A conversation out of its text; null for anything else. An answer that was streaming is broken now. */
-export function read(text) {
-  let value;
-  try {
-    value = JSON.parse(text);
-  } catch {
-    return null;
+  const gone = new Set();
+  for (const turn of [...everyTurn(conversation.turns)].reverse()) {
+    for (const one of turn.pictures ?? []) if ((room -= one.url?.length ?? 0) < 0) gone.add(one);
   }
-  if (typeof value?.id !== "string" || typeof value.title !== "string" || !Number.isFinite(value.changedMs)) return null;
-  if (!Array.isArray(value.turns) || !value.turns.every(isTurn)) return null;
-  value.settings = { ...blankSettings(), ...value.settings };
-  value.turns = value.turns.map((turn) => (turn.role === "user" ? turn : { ...newAnswer(""), ...turn }));
-  for (const turn of value.turns) if (turn.role === "assistant") fail(turn, CLOSED);
-  return value;
-}
-
-function isTurn(turn) {
-  if (typeof turn?.content !== "string") return false;
-  if (turn.role === "user") return turn.pictures === undefined || (Array.isArray(turn.pictures) && turn.pictures.every(isPicture));
-  return turn.role === "assistant" && Array.isArray(turn.calls) && typeof turn.reasoning === "string";
+  const kept = (turn) => (turn.pictures === undefined ? turn : { ...turn, pictures: turn.pictures.map((one) => (gone.has(one) ? { gone: true } : one)) });
+  return JSON.stringify({ ...conversation, turns: changedTurns(conversation.turns, kept) });
 }
 
 function storedKeys(storage) {
   const keys = [];
   for (let at = 0; at < (storage?.length ?? 0); at += 1) keys.push(storage.key(at));
   return keys.filter((key) => key.startsWith(PREFIX));
-}
-
-/** Whether stored data is a picture that a page may show. */
-function isPicture(value) {
-  if (value?.gone === true) return true;
-  return typeof value?.url === "string" && /^data:image\/(png|jpeg);base64,/.test(value.url) && Number.isFinite(value.width) && Number.isFinite(value.height);
 }

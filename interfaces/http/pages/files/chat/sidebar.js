@@ -1,23 +1,37 @@
-// The list of conversations, the latest first; each can be opened, renamed and deleted.
+// The list of conversations, the latest first, or those that a search finds. The title of each is whole; what can be done
+// with it is behind its button.
 import { h } from "../shared/dom.js";
 import { MAX_TITLE, titleOf } from "./conversation.js";
 import { confirmed, written } from "./dialogs.js";
+import { iconButton } from "./icons.js";
+import { found } from "./search.js";
 
 export class Sidebar {
   #list;
   #session;
-  #onOpened;
+  #on;
+  #query = "";
+  #unfolded = null; // id of the one whose actions are shown
 
-  /** @param {HTMLElement} list @param {() => void} onOpened */
-  constructor(list, session, onOpened) {
+  /**
+   * @param {HTMLElement} list @param {HTMLInputElement} search
+   * @param {{opened: () => void, exported: (conversation: object, kind: string) => void}} on `kind`: Markdown or JSON
+   */
+  constructor(list, search, session, on) {
     this.#list = list;
     this.#session = session;
-    this.#onOpened = onOpened;
+    this.#on = on;
+    search.addEventListener("input", () => {
+      this.#query = search.value;
+      this.update();
+    });
   }
 
   update() {
-    const focused = document.activeElement?.dataset.focus;
-    this.#list.replaceChildren(...this.#session.all().map((conversation) => this.#item(conversation)));
+    const focused = this.#list.contains(document.activeElement) ? document.activeElement.dataset.focus : undefined;
+    const shown = found(this.#query, this.#session.all());
+    const none = this.#query.trim() !== "" && h("li", { class: "muted small none" }, "No conversation has all these words.");
+    this.#list.replaceChildren(...(shown.length === 0 && none ? [none] : shown.map((conversation) => this.#item(conversation))));
     if (focused === undefined) return;
     const buttons = [...this.#list.querySelectorAll("button")];
     (buttons.find((button) => button.dataset.focus === focused) ?? buttons[0])?.focus();
@@ -27,18 +41,35 @@ export class Sidebar {
     const { id } = conversation;
     const title = titleOf(conversation);
     const isCurrent = id === this.#session.current.id;
+    const isUnfolded = this.#unfolded === id;
     const open = () => {
       this.#session.open(id);
-      this.#onOpened();
+      this.#on.opened();
     };
-    const button = (label, does, props = {}) =>
-      h("button", { type: "button", class: "quiet", "data-focus": `${id} ${label}`, onclick: does, ...props }, label);
+    const unfold = () => {
+      this.#unfolded = isUnfolded ? null : id;
+      this.update();
+    };
+    const more = { "data-focus": `${id} more`, "aria-expanded": String(isUnfolded), onclick: unfold };
     return h(
       "li",
       isCurrent ? { class: "current" } : {},
-      button(title, open, { class: "quiet open", "aria-current": isCurrent ? "true" : null, title }),
-      button("Rename", () => this.#rename(conversation), { class: "quiet small", "aria-label": `Rename ${title}` }),
-      button("Delete", () => this.#remove(conversation), { class: "quiet small", "aria-label": `Delete ${title}` }),
+      h("button", { type: "button", class: "quiet open", "data-focus": id, "aria-current": isCurrent ? "true" : null, onclick: open }, title),
+      iconButton("more", `Actions for ${title}`, more),
+      isUnfolded && this.#actions(conversation, title),
+    );
+  }
+
+  #actions(conversation, title) {
+    const button = (label, name, does) =>
+      h("button", { type: "button", class: "small", "data-focus": `${conversation.id} ${name}`, "aria-label": `${name} ${title}`, onclick: does }, label);
+    const exports = ["Markdown", "JSON"].map((kind) => button(kind, `Export as ${kind}`, () => this.#on.exported(conversation, kind)));
+    return h(
+      "div",
+      { class: "row unfolded" },
+      button("Rename", "Rename", () => this.#rename(conversation)),
+      button("Delete", "Delete", () => this.#remove(conversation)),
+      ...exports,
     );
   }
 

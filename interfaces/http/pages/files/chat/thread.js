@@ -57,12 +57,19 @@ export class Thread {
     const { turns } = this.#session.current;
     const isLast = at === turns.length - 1;
     const progress = this.#on.loadWords() || progressWords(this.#session.progress());
-    view.update({ isLast, isLeftOut: isLeftOut(turns, at), isRunning: this.#session.isRunning(), progress });
+    const { others = [], place = 0 } = turns[at];
+    const branches = { place, count: others.length + 1 };
+    view.update({ isLast, isLeftOut: isLeftOut(turns, at), isRunning: this.#session.isRunning(), progress, branches });
   }
 
   #newView(turn, at) {
-    if (turn.role === "user") return new QuestionView(turn, (text, pictures) => this.#session.ask(text, at, pictures));
+    const turnTo = (step) => {
+      this.#session.turnTo(at, step);
+      const button = this.#element.children[at]?.querySelector(`.branches [data-step="${step}"]`);
+      (button?.disabled ? button.parentElement.querySelector("button:enabled") : button)?.focus();
+    };
+    if (turn.role === "user") return new QuestionView(turn, { turnTo, ask: (text, attached) => this.#session.ask(text, at, attached) });
     const regenerate = () => this.#session.regenerate();
-    return new AnswerView(turn, { regenerate, goOn: () => this.#session.goOn(), askKey: this.#on.askKey });
+    return new AnswerView(turn, { turnTo, regenerate, goOn: () => this.#session.goOn(), askKey: this.#on.askKey });
   }
 }

@@ -19,7 +19,7 @@ export function blockNode(block) {
 }
 
 export function codeBlock({ text, lang }) {
-  return new CodeBlock(text, (lang ?? "").split(/\s/)[0].slice(0, 30) || "code");
+  return new CodeBlock(text, (lang ?? "").split(/\s/)[0].slice(0, 30));
 }
 
 /** By type of token. What is not here is shown as it stands. */
@@ -49,6 +49,7 @@ const MAKE = {
   del: ({ tokens }) => h("del", {}, ...nodes(tokens)),
   codespan: ({ text }) => h("code", {}, text),
   br: () => h("br"),
+  formula: ({ raw, display }) => h("span", display ? { class: "formula display", tabindex: "0" } : { class: "formula" }, raw.trim()),
   link: ({ href, tokens }) => link(href, ...nodes(tokens)),
   image: ({ href, text }) => link(href, `image: ${text || href}`),
 };
