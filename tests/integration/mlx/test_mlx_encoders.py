@@ -119,6 +119,7 @@ def test_a_text_longer_than_the_tokenizers_own_limit_is_whole(tmp_path: Path) ->
     assert len(row) == 142
 
 
+@pytest.mark.exact
 @pytest.mark.parametrize("model_type", [*FAMILIES])
 def test_a_text_takes_as_many_tokens_as_there_are_positions(tmp_path: Path, model_type: str) -> None:
     loaded = Loaded(encoder_folder(tmp_path / "m", model_type))

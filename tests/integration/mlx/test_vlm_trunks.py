@@ -131,6 +131,7 @@ ALIASED: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.exact
 @pytest.mark.parametrize("name", ALIASES)
 def test_a_module_of_mlx_lm_under_another_name_computes_what_mlx_vlm_does(name: str) -> None:
     config = {**COMMON, "full_attention_interval": 2, **ALIASED[name], "model_type": name}
@@ -187,6 +188,7 @@ def test_a_family_that_is_wrong_in_batches_beyond_its_probe_decodes_one_sequence
     assert model.description.decode_mode is DecodeMode.SINGLE
 
 
+@pytest.mark.exact
 def test_scaled_positions_do_not_depend_on_the_division_of_a_prompt() -> None:
     factors = {"short_factor": [1.0] * 8, "long_factor": [4.0] * 8}
     scaling = {"type": "longrope", "original_max_position_embeddings": 64, **factors}
