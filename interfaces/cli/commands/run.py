@@ -65,8 +65,12 @@ def run(
     fields = {name: value for name, value in named.items() if value is not None}
     wants_own = dtype is not None or model_dir is not None or backend is not None
 
-    async def talk() -> None:
+    try:
         images = [image_url(path) for path in image or ()]
+    except ValueError as error:
+        fail(f"--image: {error}", USAGE)
+
+    async def talk() -> None:
         chosen = None if wants_own else await _served(settings, model)
         async with _opened(chosen, settings) as (server, name):
             await converse(server, name, fields, system, prompt, images, is_verbose=verbose, as_json=as_json)
@@ -75,8 +79,6 @@ def run(
         asyncio.run(talk())
     except (DomainError, NoAnswer) as error:
         fail(str(error))
-    except ValueError as error:
-        fail(f"--image: {error}", USAGE)
     except KeyboardInterrupt:
         fail("cancelled", 130)
 

@@ -177,10 +177,11 @@ def _running_there(settings: "ServerSettings") -> str:
     """What runs at an address that is taken, as the end of a message; empty where it is no Cairn."""
     import asyncio
 
-    from interfaces.cli.client.running_server import NoAnswer, running_server
+    from domain.host_name import url_of
+    from interfaces.cli.client.running_server import NoAnswer, RunningServer
     from interfaces.http.native.health import EngineBody
 
-    server = running_server(None, None, settings)
+    server = RunningServer(url_of(settings.host, settings.port))  # without the key, which another program must not get
     try:
         server.understood(asyncio.run(server.ask("/health/engine", timeout_s=2.0)), EngineBody)
     except NoAnswer:

@@ -1,4 +1,4 @@
-"""A server of this process's own, on a free port of the loopback with a key that nobody else has."""
+"""A server of this process's own, on a free port of the loopback with a key that only this process knows."""
 
 import asyncio
 import secrets
@@ -24,9 +24,12 @@ async def own_server(service: Service) -> AsyncGenerator[RunningServer]:
     started = asyncio.Event()
     await service.start()
     serving = asyncio.ensure_future(server.serve(service.app, lambda _url: started.set()))
+    serving.add_done_callback(lambda _: started.set())  # also when it fails to start
     try:
         await wait_for_model(service)
         await started.wait()
+        if serving.done():
+            serving.result()
         yield RunningServer(server.base_url, service.settings.server.api_key)
     finally:
         server.stop(grace_s=0)

@@ -1,12 +1,15 @@
 """`cairn ps` and `cairn stop`, and the flags of `cairn serve` that a server shows."""
 
 import json
+import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.http.servers.fake_service import DEFAULT_MODEL, FakeService, fake_service
+from tests.support.patience import PATIENCE_S
 from tests.support.processes.cli_process import run_cairn, run_here
 
 
@@ -40,3 +43,26 @@ def test_a_taken_port_names_the_cairn_that_has_it(tmp_path: Path, server: FakeSe
     assert (contradicting.returncode, "contradict each other" in contradicting.stderr) == (2, True)
     wrong = run_here(tmp_path, "serve", "--context", "much")
     assert (wrong.returncode, "--context 'much' is not a number of tokens" in wrong.stderr) == (2, True)
+
+
+def test_another_program_at_the_port_does_not_get_the_key(tmp_path: Path) -> None:
+    heard: list[bytes] = []
+
+    def answer(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection:
+            heard.append(connection.recv(65_536))
+            connection.sendall(b"HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\n\r\n")
+
+    (key := tmp_path / "key").write_text("hunter2")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=answer, args=(listener,))
+        thread.start()
+        port = str(listener.getsockname()[1])
+        flags = ("--backend", "fake", "--no-store", "--api-key-file", str(key))
+        refused = run_cairn(tmp_path, "serve", "--port", port, *flags)
+        thread.join(PATIENCE_S)
+    assert refused.returncode == 1
+    assert "a Cairn answers there" not in refused.stderr
+    assert heard
+    assert b"hunter2" not in heard[0]
