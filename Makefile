@@ -9,7 +9,7 @@ PYTHONS := $(if $(filter file default,$(origin PYTHON)),$(PYTHON) python3.14 pyt
 # The compute backend: cpu, cuda12 or cuda13 on Linux, metal on macOS. What is installed stays until another is named.
 EXTRA ?= $(or $(firstword $(patsubst $(VENV)/.installed-%,%,$(wildcard $(VENV)/.installed-*))),$(if $(filter Darwin,$(shell uname -s)),metal,cpu))
 COMMA := ,
-PROJECT := .[vision$(if $(filter-out metal,$(EXTRA)),$(COMMA)$(EXTRA))]
+PROJECT := .[vision$(COMMA)files$(if $(filter-out metal,$(EXTRA)),$(COMMA)$(EXTRA))]
 INSTALLED := $(VENV)/.installed-$(EXTRA)
 PINNED := -c constraints.txt --disable-pip-version-check --quiet
 

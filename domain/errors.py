@@ -72,6 +72,18 @@ class PrefillMemoryExceeded(ContextOverflow):
     largest_prompt: int = 0
 
 
+class ImagesUnseen(InvalidRequest):
+    """The model cannot see the images of the request."""
+
+    code = "images_unseen"
+
+
+class FileUnreadable(InvalidRequest):
+    """The text of a file in the request cannot be read."""
+
+    code = "file_unreadable"
+
+
 class TemplateFailed(InvalidRequest):
     """The model's chat template refuses these messages."""
 

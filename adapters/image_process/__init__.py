@@ -1,1 +1,1 @@
-"""Images processed in processes of their own: both ends of the pipes between the server and a worker."""
+"""Images and PDF files read in processes of their own: both ends of the pipes between the server and a worker."""

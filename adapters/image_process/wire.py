@@ -15,6 +15,7 @@ from typing import IO, TypeVar
 
 import msgspec
 
+from application.ports.file_reader import MAX_TEXT_CHARS
 from application.ports.vision import ImageTokens, PreparedArray, PreparedImage, ProcessedImage
 from domain.id_row import IdRow
 from domain.models.model_card import ModelSource
@@ -23,8 +24,8 @@ from domain.request.media import Detail
 MAX_ARRAY_BYTES = 512 << 20
 """The most bytes of an image's arrays. The largest image of a Qwen model has 308 MB."""
 
-MAX_REPLY_BYTES = 4 << 20
-"""The most bytes of an answer without arrays: tokens, in most cases a few kilobytes."""
+MAX_REPLY_BYTES = 4 * MAX_TEXT_CHARS + (1 << 20)
+"""The most bytes of an answer without arrays: tokens, in most cases a few kilobytes, or the text of a file."""
 
 _LENGTH = struct.Struct(">I")
 
@@ -36,10 +37,11 @@ class BrokenReply(Exception):
 
 
 class Ask(msgspec.Struct, array_like=True, frozen=True):
-    """A file to process; to load a processor only, where `data` is None. `number`: of the processor."""
+    """A file to process; to load a processor only, where `data` is None. `number`: of the processor. `source`: None for
+    a PDF file, whose text is read."""
 
     number: int
-    source: ModelSource
+    source: ModelSource | None
     data: bytes | None = None
     detail: Detail = Detail.AUTO
 
@@ -56,12 +58,14 @@ class Tokens(msgspec.Struct, array_like=True, frozen=True):
 
 
 class WorkerReply(msgspec.Struct, array_like=True, frozen=True):
-    """`why`: of a failure, or of a refusal of the file, in place of a result. `placeholder`: of a processor."""
+    """`why`: of a failure, or of a refusal of the file, in place of a result. `placeholder`: of a processor.
+    `pages`: of a PDF file."""
 
     why: str = ""
     is_refused: bool = False
     placeholder: str = ""
     tokens: Tokens | None = None
+    pages: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The worker's end: processes one file after the other, within limits of processor time and memory.
+"""The worker's end: processes one image or PDF file after the other, within limits of processor time and memory.
 
 It holds no weights, no state of a tenant and no key: what a hostile file could take over is this. The kernel ends it
 when a file takes too long; the server starts another one. Processor time is counted, so that a busy machine refuses
@@ -18,6 +18,7 @@ from math import ceil
 from typing import IO, Protocol
 
 from adapters.image_process.wire import Ask, WorkerReply, read, write, write_image
+from application.ports.file_reader import ReadPdf
 from application.ports.vision import ImageProcessor
 from application.services.faults import described
 from domain.errors import DomainError, InvalidRequest
@@ -36,28 +37,41 @@ TOO_COSTLY = "the image cannot be used: it takes too much time or memory to deco
 
 DECODER_FAILED = "the image cannot be used: its decoder failed; send another file"
 
+PDF_TOO_COSTLY = "the file cannot be read: it takes too much time or memory; send a smaller or simpler one, or its text"
+
+PDF_FAILED = "the file cannot be read: its reader failed; send its text"
+
 
 class LoadProcessor(Protocol):
     def __call__(self, source: ModelSource) -> ImageProcessor | None: ...
 
 
-def serve(load: LoadProcessor, cpu_s: int, memory_bytes: int) -> None:
+def serve(load: LoadProcessor, read_pdf: ReadPdf, cpu_s: int, memory_bytes: int) -> None:
     """Answers until the input ends. `cpu_s`: for one file. `memory_bytes`: of the address space."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if sys.platform == "linux":
         resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
     output = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what libraries print is no answer
-    answers(load, sys.stdin.buffer, output, _limit, cpu_s)
+    answers(load, read_pdf, sys.stdin.buffer, output, _limit, cpu_s)
 
 
 def answers(
-    load: LoadProcessor, asks: IO[bytes], output: IO[bytes], limit: Callable[[int], object], cpu_s: int
+    load: LoadProcessor,
+    read_pdf: ReadPdf,
+    asks: IO[bytes],
+    output: IO[bytes],
+    limit: Callable[[int], object],
+    cpu_s: int,
 ) -> None:
     """`limit`: limits the processor time from now on, in seconds."""
     kept: OrderedDict[int, ImageProcessor | None] = OrderedDict()
     while (ask := read(asks, Ask, MAX_ASK_BYTES)) is not None:
         try:
+            if ask.source is None:
+                limit(cpu_s)
+                write(output, WorkerReply(pages=read_pdf(ask.data or b"")))
+                continue
             if ask.number not in kept:
                 limit(LOAD_CPU_S)
                 kept[ask.number] = load(ask.source)
@@ -72,7 +86,8 @@ def answers(
         except InvalidRequest as error:
             write(output, WorkerReply(error.message.removeprefix("image: "), is_refused=True))
         except MemoryError:
-            write(output, WorkerReply(TOO_COSTLY, is_refused=ask.data is not None))
+            why = TOO_COSTLY if ask.source is not None else PDF_TOO_COSTLY
+            write(output, WorkerReply(why, is_refused=ask.data is not None))
         except DomainError as error:
             write(output, WorkerReply(error.message))
         except Exception as error:

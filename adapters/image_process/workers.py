@@ -1,4 +1,4 @@
-"""The server's end: an ImageProcessorLoader whose processors work in processes, which are started on demand.
+"""The server's end: an ImageProcessorLoader and a FileReader that work in processes, which are started on demand.
 
     none ──a call──► busy ──answer──► idle ──a call──► busy ...
                        └──its limit of processor time, its fault, or the deadline──► ended
@@ -17,15 +17,19 @@ from threading import Lock, Timer
 from typing import IO
 
 from adapters.image_process.wire import Ask, BrokenReply, Found, WorkerReply, read_reply, write
-from adapters.image_process.worker import DECODER_FAILED, TOO_COSTLY
+from adapters.image_process.worker import DECODER_FAILED, PDF_FAILED, PDF_TOO_COSTLY, TOO_COSTLY
 from application.installation import child_environment
 from application.ports.vision import ImageProcessor, ProcessedImage
-from domain.errors import InvalidRequest, ModelLoadFailed, ServerUnavailable
+from domain.errors import FileUnreadable, InvalidRequest, ModelLoadFailed, ServerUnavailable
 from domain.models.capability import Capability
 from domain.models.model_card import ModelSource
+from domain.request.file import File
 from domain.request.media import Image
 
 NUM_IDLE = 2
+
+PDF = -1
+"""The number of no processor."""
 
 DEADLINE_S = 180.0
 """The longest wait for a worker that does not answer: one that hangs without taking processor time."""
@@ -46,9 +50,9 @@ class Limits:
     deadline_s: float = DEADLINE_S
 
 
-FAULTS = {-signal.SIGXCPU: TOO_COSTLY} | dict.fromkeys(
-    (-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGABRT, -signal.SIGFPE, -signal.SIGILL), DECODER_FAILED
-)
+_CRASHES = (-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGABRT, -signal.SIGFPE, -signal.SIGILL)
+_IMAGE_FAULTS = {-signal.SIGXCPU: TOO_COSTLY} | dict.fromkeys(_CRASHES, DECODER_FAILED)
+_PDF_FAULTS = {-signal.SIGXCPU: PDF_TOO_COSTLY} | dict.fromkeys(_CRASHES, PDF_FAILED)
 """Why a file is refused that ended its worker, by the status."""
 
 STOPPING = "the server is stopping"
@@ -83,6 +87,14 @@ class ImageWorkers:
             raise ModelLoadFailed(answer.why)
         return _Processor(self, number, source, answer.placeholder) if answer.placeholder else None
 
+    def pages(self, file: File) -> tuple[str, ...]:
+        answer = self.ask(Ask(PDF, None, file.data)).answer
+        if answer.is_refused:
+            raise FileUnreadable(f"{file.field}: {answer.why}", param=file.field)
+        if answer.why:
+            raise ServerUnavailable(f"files cannot be read: {answer.why}")
+        return answer.pages
+
     def close(self) -> None:
         with self._lock:
             self._is_closed = True
@@ -114,10 +126,11 @@ class ImageWorkers:
         """Returns why a file ended its worker. Raises ServerUnavailable where it is not the cause."""
         if self._is_closed:
             raise ServerUnavailable(STOPPING)
-        if ask.data is not None and status in FAULTS:
-            return WorkerReply(FAULTS[status], is_refused=True)
+        faults = _IMAGE_FAULTS if ask.source is not None else _PDF_FAULTS
+        if ask.data is not None and status in faults:
+            return WorkerReply(faults[status], is_refused=True)
         how = f"signal {-status}" if status < 0 else f"status {status}"
-        raise ServerUnavailable(f"the process that decodes images ended with {how}: try again later") from error
+        raise ServerUnavailable(f"the process that reads images and files ended with {how}: try again later") from error
 
     def _taken(self) -> "subprocess.Popen[bytes]":
         with self._lock:
@@ -168,7 +181,7 @@ def _started(command: Sequence[str]) -> "subprocess.Popen[bytes]":
         return subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, start_new_session=True)
     except OSError as error:
         why = error.strerror or str(error)
-        raise ServerUnavailable(f"the process that decodes images cannot be started: {why}") from error
+        raise ServerUnavailable(f"the process that reads images and files cannot be started: {why}") from error
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:

@@ -104,7 +104,7 @@ def _first_questions(messages: Sequence[ChatMessage], num_system: int) -> Iterat
             if start or at > num_system:
                 yield *messages[:at], _other_than(messages[at], start)
         if images:
-            yield *messages[:at], replace(_other_than(messages[at], images[-1].at), images=images)
+            yield *messages[:at], replace(_other_than(messages[at], images[-1].at), media=images)
 
 
 def _end_of_tagged(content: str) -> int:
@@ -124,7 +124,7 @@ def _other_than(message: ChatMessage, start: int = 0) -> ChatMessage:
     opening = message.content[start:].strip()[:1].casefold()
     probe = next(probe for probe in _PROBES if probe[0].casefold() != opening)
     images = tuple(image for image in message.images if image.at < start)
-    return ChatMessage(Role.USER, message.content[:start] + probe, images=images)
+    return ChatMessage(Role.USER, message.content[:start] + probe, media=images)
 
 
 def _probe_call(tool: str) -> tuple[ChatMessage, ChatMessage]:

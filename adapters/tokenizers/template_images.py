@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from domain.errors import TemplateFailed
-from domain.request.chat import ChatMessage, Role
+from domain.request.chat import ChatMessage, Media, Role
 from domain.request.media import Image
 
 STAND_IN = f"cairn-image-{secrets.token_hex(16)}"
@@ -35,7 +35,7 @@ class ImageForm:
         """Returns the content of a message with images, in the shape that the template takes."""
         if self.takes_parts and message.role is Role.USER:
             return _parts(message.pieces)
-        return "".join(STAND_IN if isinstance(piece, Image) else piece for piece in message.pieces)
+        return "".join(piece if isinstance(piece, str) else STAND_IN for piece in message.pieces)
 
 
 def find_image_form(render: Callable[[object], str], placeholder: str) -> ImageForm:
@@ -55,5 +55,5 @@ def find_image_form(render: Callable[[object], str], placeholder: str) -> ImageF
     )
 
 
-def _parts(pieces: Iterable[str | Image]) -> list[dict[str, str]]:
-    return [{"type": "image"} if isinstance(piece, Image) else {"type": "text", "text": piece} for piece in pieces]
+def _parts(pieces: Iterable[str | Media]) -> list[dict[str, str]]:
+    return [{"type": "text", "text": piece} if isinstance(piece, str) else {"type": "image"} for piece in pieces]

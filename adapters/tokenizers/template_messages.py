@@ -146,7 +146,7 @@ def _joined(first: ChatMessage, second: ChatMessage) -> ChatMessage:
     return replace(
         first,
         content=joined.content,
-        images=first.images + joined.images,
+        media=first.media + joined.media,
         name=first.name if first.name == second.name else None,
         reasoning="\n\n".join(text for text in (first.reasoning, second.reasoning) if text) or None,
         tool_calls=first.tool_calls + second.tool_calls,

@@ -11,10 +11,14 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TypeAlias
 
+from domain.request.file import File
 from domain.request.media import Image
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 """A JSON value. Treated as immutable once it is inside a domain value."""
+
+Media: TypeAlias = Image | File
+"""An encoded file in a message, at a place in its text."""
 
 
 class Role(Enum):
@@ -50,7 +54,7 @@ _ERROR_CHARS = max(map(len, _ERROR_OPENINGS))
 class ChatMessage:
     """One message. `content` is plain text: dialects flatten text parts.
 
-    `images`: ascending by their place in `content`. `is_error`: this result of a tool reports that the call failed.
+    `media`: ascending by their place in `content`. `is_error`: this result of a tool reports that the call failed.
     """
 
     role: Role
@@ -60,7 +64,11 @@ class ChatMessage:
     tool_calls: tuple[ToolCall, ...] = ()
     tool_call_id: str | None = None
     is_error: bool = False
-    images: tuple[Image, ...] = ()
+    media: tuple[Media, ...] = ()
+
+    @property
+    def images(self) -> tuple[Image, ...]:
+        return tuple([one for one in self.media if isinstance(one, Image)])
 
     @property
     def for_model(self) -> "ChatMessage":
@@ -70,42 +78,42 @@ class ChatMessage:
         return self.framed("Error: ")
 
     @property
-    def pieces(self) -> Iterator[str | Image]:
-        """The content's text and images in order, without empty texts."""
+    def pieces(self) -> Iterator[str | Media]:
+        """The content's text and media in order, without empty texts."""
         start = 0
-        for image in self.images:
-            if text := self.content[start : image.at]:
+        for one in self.media:
+            if text := self.content[start : one.at]:
                 yield text
-            yield image
-            start = image.at
+            yield one
+            start = one.at
         if text := self.content[start:]:
             yield text
 
     def framed(self, before: str, after: str = "") -> "ChatMessage":
         """Returns the message with text around its content."""
-        images = tuple(replace(image, at=image.at + len(before)) for image in self.images)
-        return replace(self, content=f"{before}{self.content}{after}", images=images)
+        media = tuple([replace(one, at=one.at + len(before)) for one in self.media])
+        return replace(self, content=f"{before}{self.content}{after}", media=media)
 
-    def with_images(self, instead: Sequence[Image | str]) -> "ChatMessage":
-        """Returns the message with something else in place of each image: another one, or a note in a line of its
+    def with_media(self, instead: Sequence[Media | str]) -> "ChatMessage":
+        """Returns the message with something else in place of each of its media: another one, or text in lines of its
         own."""
         others = iter(instead)
-        pieces = [next(others) if isinstance(piece, Image) else piece for piece in self.pieces]
+        pieces = [piece if isinstance(piece, str) else next(others) for piece in self.pieces]
         shown = message_of(self.role, pieces, between="\n")
-        return replace(self, content=shown.content, images=shown.images)
+        return replace(self, content=shown.content, media=shown.media)
 
 
-def message_of(role: Role, pieces: Sequence[str | Image], between: str = "") -> ChatMessage:
-    """Returns a message of texts, with `between` neighbouring ones, and images. Empty texts are left out."""
-    content, images, follows_text = "", list[Image](), False
+def message_of(role: Role, pieces: Sequence[str | Media], between: str = "") -> ChatMessage:
+    """Returns a message of texts, with `between` neighbouring ones, and media. Empty texts are left out."""
+    content, media, follows_text = "", list[Media](), False
     for piece in pieces:
-        if isinstance(piece, Image):
-            images.append(replace(piece, at=len(content)))
+        if not isinstance(piece, str):
+            media.append(replace(piece, at=len(content)))
             follows_text = False
         elif piece:
             content += between + piece if follows_text else piece
             follows_text = True
-    return ChatMessage(role, content, images=tuple(images))
+    return ChatMessage(role, content, media=tuple(media))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from domain.prefix.explanation import Explanation
 from domain.printable import printable
 from domain.priority import Priority
 from domain.request.chat import CallMode, ChatMessage, Json, Role, ToolChoice, ToolSpec
+from domain.request.file import MAX_FILES, File
 from domain.request.grammar import Grammar
 from domain.request.media import MAX_IMAGES, Image
 from domain.request.pooling import PooledPrompt
@@ -51,16 +52,27 @@ class ChatPrompt:
                 )
         if self.tool_choice.mode is CallMode.REQUIRED and not offered:
             raise InvalidRequest("tool_choice requires a call, but tools is empty", param="tool_choice")
-        if (num_images := len(self.images)) > MAX_IMAGES:
-            raise InvalidRequest(
-                f"messages hold {num_images} images, at most {MAX_IMAGES} are allowed: leave out the oldest",
-                param="messages",
-            )
+        for kind, media, most in (("images", self.images, MAX_IMAGES), ("files", self.files, MAX_FILES)):
+            if len(media) > most:
+                raise InvalidRequest(
+                    f"messages hold {len(media)} {kind}, at most {most} are allowed: leave out the oldest",
+                    param="messages",
+                )
 
     @property
     def images(self) -> tuple[Image, ...]:
         """All images, in order."""
         return tuple(image for message in self.messages for image in message.images)
+
+    @property
+    def files(self) -> tuple[File, ...]:
+        """All files, in order; none once their text is in the messages."""
+        return tuple(one for message in self.messages for one in message.media if isinstance(one, File))
+
+    @property
+    def num_answered(self) -> int:
+        """The number of messages up to the last answer, which its client cannot take back."""
+        return max((at for at, one in enumerate(self.messages, 1) if one.role is Role.ASSISTANT), default=0)
 
     @property
     def callable_tools(self) -> tuple[ToolSpec, ...]:

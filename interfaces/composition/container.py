@@ -7,6 +7,7 @@ from dependency_injector import providers
 
 from adapters.engine_process.child import ChildProcess
 from adapters.huggingface.hub import HuggingFaceHub
+from adapters.image_process.workers import ImageWorkers
 from adapters.llguidance.checker import LlguidanceChecker
 from adapters.otel.setup import build_telemetry
 from adapters.system.awake import SleepGuard
@@ -26,6 +27,7 @@ from application.services.text_side.answers.answer_grammar import GrammarCheck
 from application.services.text_side.answers.generated_calls import GeneratedCalls
 from application.services.text_side.answers.open_requests import OpenRequests
 from application.services.text_side.answers.prompt_encoder import PromptEncoder
+from application.services.text_side.answers.prompt_files import PromptFiles
 from application.services.text_side.answers.prompt_images import PromptImages
 from application.services.text_side.models.model_pool import ModelPool
 from application.services.text_side.supervision.engine_watch import EngineWatch
@@ -37,6 +39,7 @@ from application.use_cases.hub_models import HubModels
 from application.use_cases.models import Models
 from application.use_cases.tokenize import Tokenize
 from interfaces.composition.backends import STUCK_AFTER_CPU_S, models_for, why_hub_model_is_unserved
+from interfaces.composition.engine_entry import IMAGE_CHILD
 from interfaces.composition.engine_process import build_engine_process
 from interfaces.composition.store import build_documents
 from interfaces.composition.token_side import TokenSide
@@ -128,7 +131,8 @@ class Container(TokenSide):
     )
     calls = providers.Singleton(GeneratedCalls, documents)
     images = providers.Singleton(PromptImages, providers.Factory(ImageFetcher, settings.provided.server.image_hosts))
-    encoder = providers.Singleton(PromptEncoder, images, calls)
+    files = providers.Singleton(PromptFiles, providers.Factory(ImageWorkers, IMAGE_CHILD))
+    encoder = providers.Singleton(PromptEncoder, images, files, calls)
     generate = providers.Singleton(
         Generate,
         pool=pool,

@@ -9,7 +9,7 @@ CHILD = "interfaces.cli.server.engine_child"
 """The module of the engine's process; run by name, never imported."""
 
 IMAGE_CHILD = "interfaces.cli.server.image_child"
-"""The module of the processes that decode images; run by name, never imported."""
+"""The module of the processes that read images and files; run by name, never imported."""
 
 
 def engine_child(backend: str) -> ChildProcess:

@@ -49,6 +49,7 @@ PLANTED: list[tuple[str, dict[str, str]]] = [
     ("resp-at-home", {"adapters/memory/planted.py": "import valkey"}),
     ("grammars-at-home", {"adapters/mlx/planted.py": "import llguidance"}),
     ("pixels-at-home", {"adapters/tokenizers/planted.py": "from PIL import Image"}),
+    ("pdf-at-home", {"adapters/pillow/planted.py": "import pypdf"}),
     ("telemetry-at-home", {"interfaces/http/planted.py": "from opentelemetry import trace"}),
     ("telemetry-at-home", {"application/planted.py": "import prometheus_client"}),
     ("hub-at-home", {"adapters/tokenizers/planted.py": "from huggingface_hub import constants"}),

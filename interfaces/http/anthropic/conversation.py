@@ -13,9 +13,8 @@ from msgspec import Struct
 
 from domain.errors import require
 from domain.half_pairs import without_halves
-from domain.request.chat import ChatMessage, Role, ToolCall, message_of
-from domain.request.media import Image
-from interfaces.http.fields.image_fields import image_of
+from domain.request.chat import ChatMessage, Media, Role, ToolCall, message_of
+from interfaces.http.fields.media_fields import file_of, image_of
 from interfaces.http.fields.sampling_fields import media_note
 from interfaces.http.incoming.json_body import by_type, converted
 
@@ -70,8 +69,8 @@ class ContentSource(Struct):
 
 
 class DocumentBlock(Struct):
-    """Plain text and content are read; other sources are refused in a conversation without an answer, else a note says
-    that they are left out."""
+    """Its title, context and source: text, content, or a file in `base64`, whose text is read (PDF or UTF-8). Sources
+    `url` and `file` are refused in a conversation without an answer, else a note says that they are left out."""
 
     source: dict[str, Any]
     title: str | None = None
@@ -140,13 +139,13 @@ def blocks_of(content: Content, path: str) -> Iterator[tuple[str, Block]]:
             yield at, block
 
 
-def pieces_of(content: Content, path: str, *, refuses_media: bool) -> list[str | Image]:
+def pieces_of(content: Content, path: str, *, refuses_media: bool) -> list[str | Media]:
     """Returns the texts and images of all blocks. Raises InvalidRequest."""
     blocks = blocks_of(content, path)
     return [piece for at, block in blocks for piece in block_pieces(block, at, refuses_media=refuses_media)]
 
 
-def block_pieces(block: Block, path: str, *, refuses_media: bool) -> Iterator[str | Image]:
+def block_pieces(block: Block, path: str, *, refuses_media: bool) -> Iterator[str | Media]:
     """Yields the texts and images of one block; none for blocks without. Raises InvalidRequest."""
     match block:
         case TextBlock(text=text):
@@ -167,25 +166,28 @@ def block_pieces(block: Block, path: str, *, refuses_media: bool) -> Iterator[st
             pass
 
 
-def _inner_pieces(content: Content, path: str, refuses_media: bool) -> Iterator[str | Image]:
+def _inner_pieces(content: Content, path: str, refuses_media: bool) -> Iterator[str | Media]:
     """Yields the pieces of content inside a block: texts and images only, so that nothing nests."""
     for at, block in blocks_of(content, path):
         if isinstance(block, TextBlock | ImageBlock):
             yield from block_pieces(block, at, refuses_media=refuses_media)
 
 
-def _source_pieces(source: Mapping[str, Any], path: str, refuses_media: bool) -> Iterator[str | Image]:
+def _source_pieces(source: Mapping[str, Any], path: str, refuses_media: bool) -> Iterator[str | Media]:
     match source.get("type"):
         case "text":
             yield converted(source, TextSource, f"{path}.source").data
+        case "base64":
+            data = converted(source, TextSource, f"{path}.source").data
+            yield file_of(data, f"{path}.source.data")
         case "content":
             content = converted(source, ContentSource, f"{path}.source").content
             yield from _inner_pieces(content, f"{path}.source.content", refuses_media)
         case _:
-            yield media_note("document", path, is_refused=refuses_media)
+            yield media_note("stored document", path, is_refused=refuses_media)
 
 
-def _image(source: Mapping[str, Any], path: str, refuses_media: bool) -> str | Image:
+def _image(source: Mapping[str, Any], path: str, refuses_media: bool) -> str | Media:
     match source.get("type"):
         case "base64":
             data = converted(source, TextSource, f"{path}.source").data
@@ -234,7 +236,7 @@ def _message(message: MessageParam, path: str, refuses_media: bool) -> list[Chat
 
 def _assistant(content: Content, path: str) -> list[ChatMessage]:
     """Returns one message, or none: the blocks are pieces of one text, one reasoning and one list of calls."""
-    pieces: list[str | Image] = []
+    pieces: list[str | Media] = []
     thoughts: list[str] = []
     calls: list[ToolCall] = []
     for at, block in blocks_of(content, path):
@@ -247,7 +249,7 @@ def _assistant(content: Content, path: str) -> list[ChatMessage]:
                 pieces += block_pieces(block, at, refuses_media=False)
     reasoning, said = "".join(thoughts) or None, message_of(Role.ASSISTANT, pieces)
     message = replace(said, reasoning=reasoning, tool_calls=tuple(calls))
-    return [message] if said.content or said.images or reasoning or calls else []
+    return [message] if said.content or said.media or reasoning or calls else []
 
 
 def _arguments(block: ToolUseBlock) -> str:
@@ -262,7 +264,7 @@ def _arguments(block: ToolUseBlock) -> str:
 def _user(content: Content, path: str, refuses_media: bool) -> list[ChatMessage]:
     """Returns tool results as separate messages; the blocks between them form the user's messages."""
     found: list[ChatMessage] = []
-    pieces: list[str | Image] = []
+    pieces: list[str | Media] = []
     for at, block in blocks_of(content, path):
         if isinstance(block, ToolResultBlock):
             found += _joined(pieces)
@@ -275,9 +277,9 @@ def _user(content: Content, path: str, refuses_media: bool) -> list[ChatMessage]
     return found + _joined(pieces) or [ChatMessage(Role.USER)]
 
 
-def _joined(pieces: Sequence[str | Image]) -> list[ChatMessage]:
+def _joined(pieces: Sequence[str | Media]) -> list[ChatMessage]:
     message = message_of(Role.USER, pieces, BETWEEN)
-    return [message] if message.content or message.images else []
+    return [message] if message.content or message.media else []
 
 
 def input_of(arguments: str) -> dict[str, object]:

@@ -180,7 +180,8 @@ def media_note(what: str, path: str, *, is_refused: bool) -> str:
     """The text that the model reads instead of media. `what`: singular, as "audio". Raises InvalidRequest if
     `is_refused`."""
     if is_refused:
-        raise InvalidRequest(f"{path}: {what} input is not supported, only text and images", param=path)
+        message = f"{path}: {what} input is not supported, only text, and images and files in the request"
+        raise InvalidRequest(message, param=path)
     return left_out(what)
 
 

@@ -18,7 +18,7 @@ from domain.request.reasoning_budget import NO_REASONING
 from domain.request.request import ChatPrompt, GenerationRequest, Prompt, TextPrompt
 from domain.request.sampling import SamplingParams, StopRules
 from interfaces.http.answering.dialect import Operation, Started
-from interfaces.http.fields.image_fields import image_of
+from interfaces.http.fields.media_fields import image_of
 from interfaces.http.fields.parameters import ignored, mapped, refuse_unsupported, refused, supported
 from interfaces.http.fields.sampling_fields import new_request, thinking_kwargs
 from interfaces.http.incoming.request_context import RequestContext
@@ -285,7 +285,7 @@ def generate_prompt(body: GenerateRequest) -> Prompt:
                 raise InvalidRequest(f"{name}: a raw prompt has no messages", param=name)
         return TextPrompt(prompt)
     system = [ChatMessage(Role.SYSTEM, body.system)] if body.system else []
-    asked = ChatMessage(Role.USER, prompt, images=_images(body.images, "images"))
+    asked = ChatMessage(Role.USER, prompt, media=_images(body.images, "images"))
     return ChatPrompt((*system, asked), (), _template_kwargs(body.think))
 
 
@@ -304,7 +304,7 @@ def _message(message: Message, path: str) -> ChatMessage:
         message.thinking,
         calls,
         tool_call_id=message.tool_call_id,
-        images=_images(message.images, f"{path}.images"),
+        media=_images(message.images, f"{path}.images"),
     )
 
 

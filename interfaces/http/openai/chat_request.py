@@ -1,5 +1,5 @@
-"""The body of POST /v1/chat/completions and its conversion into a prompt. Media other than images are refused by their
-position."""
+"""The body of POST /v1/chat/completions and its conversion into a prompt. Media other than images and files are refused
+by their position."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, TypeAlias, cast
@@ -7,12 +7,11 @@ from typing import Annotated, Any, Literal, TypeAlias, cast
 from msgspec import Struct
 
 from domain.errors import InvalidRequest, require
-from domain.request.chat import ChatMessage, Json, Role, TextGrammar, ToolCall, ToolSpec, message_of
-from domain.request.media import Image
+from domain.request.chat import ChatMessage, Json, Media, Role, TextGrammar, ToolCall, ToolSpec, message_of
 from domain.request.reasoning_budget import NO_REASONING, ReasoningLimit
 from domain.request.request import THINKING_SWITCHES, ChatPrompt, GenerationRequest
 from interfaces.http.fields.custom_tools import custom_arguments, custom_spec
-from interfaces.http.fields.image_fields import image_of
+from interfaces.http.fields.media_fields import file_of, image_of
 from interfaces.http.fields.parameters import ignored, mapped, refuse_unsupported, refused, supported
 from interfaces.http.fields.sampling_fields import openai_tool_choice
 from interfaces.http.incoming.json_body import check_arguments
@@ -55,10 +54,16 @@ class VideoPart(Struct, tag_field="type", tag="video_url"):
     video_url: Any = None
 
 
-class FilePart(Struct, tag_field="type", tag="file"):
-    """Refused by name."""
+class FileData(Struct):
+    file_data: str | None = None
+    filename: str | None = None
+    file_id: Any = None
 
-    file: Any = None
+
+class FilePart(Struct, tag_field="type", tag="file"):
+    """A PDF file or text in UTF-8 as `file_data`, a data URL: the model reads its text. A `file_id` is refused."""
+
+    file: FileData
 
 
 Part: TypeAlias = TextPart | RefusalPart | ImagePart | AudioPart | VideoPart | FilePart
@@ -117,7 +122,7 @@ class Message(Struct):
     tool_call_id: str | None = None
 
 
-_MEDIA: dict[type[Struct], str] = {AudioPart: "audio", VideoPart: "video", FilePart: "files"}
+_MEDIA: dict[type[Struct], str] = {AudioPart: "audio", VideoPart: "video"}
 
 
 def chat_messages(messages: Sequence[Message]) -> tuple[ChatMessage, ...]:
@@ -133,19 +138,19 @@ def _message(message: Message, path: str) -> ChatMessage:
     if role is not Role.ASSISTANT:
         require(message.content is not None, f"{path}.content", "is missing")
         answered = message.tool_call_id if role is Role.TOOL else None
-        return ChatMessage(role, said.content, name, tool_call_id=answered, images=said.images)
+        return ChatMessage(role, said.content, name, tool_call_id=answered, media=said.media)
     calls = tuple(call.called() for call in message.tool_calls or ())
     reasoning = message.reasoning_content if message.reasoning_content is not None else message.reasoning
-    return ChatMessage(role, said.content or message.refusal or "", name, reasoning, calls, images=said.images)
+    return ChatMessage(role, said.content or message.refusal or "", name, reasoning, calls, media=said.media)
 
 
-def _pieces(content: Content | None, path: str) -> list[str | Image]:
+def _pieces(content: Content | None, path: str) -> list[str | Media]:
     if content is None or isinstance(content, str):
         return [content or ""]
     return [_piece(part, f"{path}[{index}]") for index, part in enumerate(content)]
 
 
-def _piece(part: Part, path: str) -> str | Image:
+def _piece(part: Part, path: str) -> str | Media:
     match part:
         case TextPart(text=text) | RefusalPart(refusal=text):
             return text
@@ -153,15 +158,21 @@ def _piece(part: Part, path: str) -> str | Image:
             return image_of(url, f"{path}.image_url.url", detail)
         case ImagePart(image_url=str(url)):
             return image_of(url, f"{path}.image_url")
+        case FilePart(file=FileData(file_data=str(data), filename=name)):
+            return file_of(data, f"{path}.file.file_data", name or "")
+        case FilePart():
+            message = f"{path}.file.file_id: no files are stored here; send the file as file_data"
+            raise InvalidRequest(message, param=f"{path}.file.file_id")
         case _:
-            raise InvalidRequest(f"{path}: {_MEDIA[type(part)]} are not supported, only text and images", param=path)
+            what = _MEDIA[type(part)]
+            raise InvalidRequest(f"{path}: {what} is not supported, only text, images and files", param=path)
 
 
 def _predicted(content: Content) -> str:
     found = message_of(Role.ASSISTANT, _pieces(content, "prediction.content"))
-    if found.images:
-        field = found.images[0].field
-        raise InvalidRequest(f"{field}: a prediction is text; leave the image out", param=field)
+    if found.media:
+        field = found.media[0].field
+        raise InvalidRequest(f"{field}: a prediction is text; leave images and files out", param=field)
     return found.content
 
 

@@ -12,10 +12,9 @@ from msgspec import Raw
 
 from domain.errors import InvalidRequest, require
 from domain.printable import printable
-from domain.request.chat import ChatMessage, Role, ToolCall, message_of
-from domain.request.media import Image
+from domain.request.chat import ChatMessage, Media, Role, ToolCall, message_of
 from interfaces.http.fields.custom_tools import custom_arguments
-from interfaces.http.fields.image_fields import image_of
+from interfaces.http.fields.media_fields import file_of, image_of
 from interfaces.http.fields.sampling_fields import media_note
 from interfaces.http.incoming.json_body import by_type, check_arguments
 from interfaces.http.responses.compaction import INSTRUCTION, NO_SEAL, OPENING, Compacting, Seal
@@ -126,7 +125,7 @@ def tools_in(items: Items) -> Iterator[tuple[str, Mapping[str, Any]]]:
 class _Turn:
     """The assistant's turn, so far."""
 
-    pieces: list[str | Image] = field(default_factory=list[str | Image])
+    pieces: list[str | Media] = field(default_factory=list[str | Media])
     thoughts: list[str] = field(default_factory=list[str])
     calls: list[ToolCall] = field(default_factory=list[ToolCall])
 
@@ -231,11 +230,11 @@ def _outlives(item: Item | None) -> bool:
     return isinstance(item, ToolsItem) or (isinstance(item, MessageItem) and item.role != "assistant")
 
 
-def pieces_of(content: Content, path: str, *, refuses_media: bool) -> list[str | Image]:
+def pieces_of(content: Content, path: str, *, refuses_media: bool) -> list[str | Media]:
     """Returns the texts and images of content. Raises InvalidRequest, naming `path[i].field`."""
     if isinstance(content, str):
         return [content]
-    found: list[str | Image] = []
+    found: list[str | Media] = []
     for index, raw in enumerate(content):
         at = f"{path}[{index}]"
         if (part := by_type(raw, PARTS, at)) is not None:
@@ -243,7 +242,7 @@ def pieces_of(content: Content, path: str, *, refuses_media: bool) -> list[str |
     return found
 
 
-def _piece(part: Part, path: str, refuses_media: bool) -> str | Image:
+def _piece(part: Part, path: str, refuses_media: bool) -> str | Media:
     match part:
         case TextPart(text=text) | RefusalPart(refusal=text):
             return text
@@ -251,7 +250,9 @@ def _piece(part: Part, path: str, refuses_media: bool) -> str | Image:
             return image_of(url, f"{path}.image_url", detail)
         case ImagePart():
             return media_note("stored image", path, is_refused=refuses_media)
-        case FilePart():
-            return media_note("file", path, is_refused=refuses_media)
+        case FilePart(file_data=str(data), filename=name):
+            return file_of(data, f"{path}.file_data", name or "")
+        case FilePart(file_url=url):
+            return media_note("stored file" if url is None else "remote file", path, is_refused=refuses_media)
         case AudioPart():
             return media_note("audio", path, is_refused=refuses_media)

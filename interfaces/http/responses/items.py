@@ -34,18 +34,24 @@ class RefusalPart(Struct):
 
 
 class ImagePart(Struct):
-    """A data URL, or a URL where the server allows its host; also in results of tools. With a `file_id`, as a file."""
+    """A data URL, or a URL where the server allows its host; also in results of tools. With a `file_id`, as an
+    `input_file` with one."""
 
     image_url: str | None = None
     detail: str | None = None
 
 
 class FilePart(Struct):
-    """Refused in a conversation without an answer, else a note that it is left out."""
+    """A PDF file or text in UTF-8 as `file_data`, a data URL: the model reads its text. With a `file_id` or `file_url`,
+    refused in a conversation without an answer, else a note that it is left out."""
+
+    file_data: str | None = None
+    filename: str | None = None
+    file_url: str | None = None
 
 
 class AudioPart(Struct):
-    """Treated as a file."""
+    """Refused in a conversation without an answer, else a note that it is left out."""
 
 
 Part: TypeAlias = TextPart | RefusalPart | ImagePart | FilePart | AudioPart

@@ -20,6 +20,7 @@ from application.ports.model_repository import ModelPreview
 from application.services.text_side.answers.answer import Answer
 from application.services.text_side.answers.open_requests import OpenRequests
 from application.services.text_side.answers.prompt_encoder import PromptEncoder
+from application.services.text_side.answers.prompt_files import PromptFiles
 from application.services.text_side.answers.prompt_images import PromptImages
 from application.services.text_side.models.model_pool import ROOM_WAIT_S, ModelPool
 from application.services.token_side.engine_loop import EngineLoop
@@ -38,6 +39,7 @@ from domain.request.sampling import SamplingParams, StopRules
 from domain.scheduling.step_values import StepLimits
 from domain.speculation.drafter import SpeculationMode
 from tests.support.engines.guards import UnboundedGuard
+from tests.support.http.files import ToyFiles
 from tests.support.patience import PATIENCE_S
 from tests.support.processes.gate import Gate
 from tests.support.stores.cache_driver import prefix_cache
@@ -99,7 +101,7 @@ class Bench:
             max_loaded=max_loaded,
             room_wait_s=room_wait_s,
         )
-        self.encoder = PromptEncoder(PromptImages(ImageFetcher(())))
+        self.encoder = PromptEncoder(PromptImages(ImageFetcher(())), PromptFiles(ToyFiles()))
         self.generate = Generate(
             pool=self.pool,
             engine=self.loop,

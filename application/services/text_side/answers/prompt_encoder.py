@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from application.ports.tokenizer import EncodedPrompt, PromptTooLong, Tokenizer, check_length
 from application.services.lane import Lane
 from application.services.text_side.answers.generated_calls import GeneratedCalls
+from application.services.text_side.answers.prompt_files import PromptFiles
 from application.services.text_side.answers.prompt_images import PromptImages, WantedImages
 from application.services.text_side.models.model_finder import ServedModel
 from domain.errors import ContextOverflow, InvalidRequest
@@ -50,20 +51,21 @@ class Encoded:
 class PromptEncoder:
     """`encode` on the event loop; threads start with the first prompt and end with `close`."""
 
-    def __init__(self, images: PromptImages, calls: GeneratedCalls | None = None) -> None:
-        """`images`: processes the images in prompts. `calls`: the generated text of the tool calls in prompts."""
+    def __init__(self, images: PromptImages, files: PromptFiles, calls: GeneratedCalls | None = None) -> None:
+        """`images`, `files`: process those in prompts. `calls`: the generated text of the tool calls in prompts."""
         self._calls = calls or GeneratedCalls()
-        self._images = images
+        self._images, self._files = images, files
         self._lanes = Lane("text", NUM_THREADS), Lane("long-text", 1), Lane("huge-text", 1)
 
     async def encode(self, request: GenerationRequest, served: ServedModel) -> Encoded:
         """Returns the token ids of any prompt that leaves room for one more token. Raises TemplateFailed,
-        ContextOverflow, and as `PromptImages.shown` does."""
+        ContextOverflow, and as `PromptFiles.told` and `PromptImages.shown` do."""
         prompt, model, tokenizer = (await self._calls.recalled(request)).prompt, served.description, served.tokenizer
         max_tokens, salt = model.context_length - 1, request.cache_salt
         assert not isinstance(prompt, PooledPrompt), "its texts are encoded by `encode_texts`"
         try:
             if isinstance(prompt, ChatPrompt):
+                prompt = await self._files.told(prompt, salt)
                 prompt, rows = await self._images.shown(prompt, served, salt)
                 num_chars = _num_chars(prompt, LONG_CHARS)
                 if num_chars >= LONG_CHARS:
@@ -107,6 +109,7 @@ class PromptEncoder:
         for lane in self._lanes:
             lane.close()
         self._images.close()
+        self._files.close()
 
     async def run(self, num_chars: int, work: Callable[..., T], *args: Any) -> T:
         """Returns `work(*args)`, which costs as much as encoding a text of `num_chars`."""

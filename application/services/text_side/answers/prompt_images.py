@@ -27,7 +27,7 @@ from application.ports.vision import (
 )
 from application.services.lane import OWNER, Lane
 from application.services.text_side.models.model_finder import ServedModel
-from domain.errors import InvalidRequest
+from domain.errors import ImagesUnseen, InvalidRequest
 from domain.models.model_card import ModelSource
 from domain.request.chat import ChatMessage, Role
 from domain.request.media import Image, left_out
@@ -72,8 +72,7 @@ class PromptImages:
         if not prompt.images:
             return prompt, None
         processor, tokens = served.images, dict[bytes, ImageTokens]()
-        num_answered = max((at for at, one in enumerate(prompt.messages, 1) if one.role is Role.ASSISTANT), default=0)
-        messages, room = list[ChatMessage](), MAX_FETCHED_BYTES
+        num_answered, messages, room = prompt.num_answered, list[ChatMessage](), MAX_FETCHED_BYTES
         for at, message in enumerate(prompt.messages):
             shown = list[Image | str]()
             is_refused = message.role is not Role.TOOL and at >= num_answered
@@ -94,7 +93,7 @@ class PromptImages:
                     shown.append(left_out("image", error.message.removeprefix(f"{image.field}: ")))
                 else:
                     shown.append(image)
-            messages.append(message.with_images(shown))
+            messages.append(message.with_media(shown))
         rows = ImageRows(processor.placeholder, tokens) if processor is not None and tokens else None
         return replace(prompt, messages=tuple(messages)), rows
 
@@ -176,9 +175,9 @@ class WantedImages:
         return await self.images.prepare(self.by_digest[digest], self.served, self.salt)
 
 
-def _unseen(source: ModelSource, image: Image) -> InvalidRequest:
+def _unseen(source: ModelSource, image: Image) -> ImagesUnseen:
     why = source.use.unseen or "it reads text only"
-    return InvalidRequest(
+    return ImagesUnseen(
         f"{image.field}: {source.id} cannot see images: {why}; name a model that has the capability see in /v1/models,"
         " or leave the image out",
         param=image.field,

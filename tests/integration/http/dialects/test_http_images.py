@@ -76,6 +76,7 @@ def test_a_model_that_reads_text_only_says_so_and_what_to_do(service: FakeServic
     body = {**dialect.body(CAT, "what is it?"), "model": BLIND}
     told = str(post(service, dialect.path, body, 400))
     assert f"{dialect.field}: {BLIND} cannot see images: it reads text only; name a model" in told
+    assert ("images_unseen" in told) == (dialect.path in (CHAT, RESPONSES)), "other dialects have no codes"
 
 
 NOTE = "[image left out: this model reads text only]"

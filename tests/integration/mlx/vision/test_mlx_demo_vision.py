@@ -36,7 +36,7 @@ def test_prompt_and_pixels_are_those_of_the_processor_of_transformers() -> None:
     processor = ImageProcessors(decode).load(source)
     assert isinstance(processor, HfImageProcessor)
     images = [Image(data) for data in FILES]
-    message = ChatMessage(Role.USER, QUESTION, images=tuple(images))
+    message = ChatMessage(Role.USER, QUESTION, media=tuple(images))
     rows = ImageRows(processor.placeholder, {image.digest: processor.process(image).tokens for image in images})
     encoded = HfTokenizerLoader().load(source).render(ChatPrompt((message,)), images=rows)
 

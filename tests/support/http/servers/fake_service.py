@@ -15,10 +15,12 @@ from adapters.fake.environment import FakeClock, FakeIds
 from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizers
 from adapters.huggingface.hub import HuggingFaceHub
+from adapters.image_process.workers import ImageWorkers
 from adapters.sqlite.document_store import SqliteDocumentStore
 from adapters.web.image_fetcher import ImageFetcher
 from application.ports.block_store import BlockStore
 from application.ports.document_store import DocumentStore
+from application.ports.file_reader import FileReader
 from application.ports.model_hub import ModelHub
 from application.ports.model_repository import ModelCheck
 from application.ports.tokenizer import TokenizerLoader
@@ -31,6 +33,7 @@ from application.services.request_timelines import RequestTimelines
 from application.services.text_side.answers.generated_calls import GeneratedCalls
 from application.services.text_side.answers.open_requests import OpenRequests
 from application.services.text_side.answers.prompt_encoder import PromptEncoder
+from application.services.text_side.answers.prompt_files import PromptFiles
 from application.services.text_side.answers.prompt_images import PromptImages
 from application.services.text_side.models.model_finder import accept_any_model
 from application.services.text_side.models.model_pool import ROOM_WAIT_S, ModelPool
@@ -53,6 +56,7 @@ from domain.models.residency import LoadRoom
 from domain.scheduling.queue_waits import QueueWaits
 from domain.scheduling.step_values import StepLimits
 from interfaces.composition.cache import CacheTiers
+from interfaces.composition.engine_entry import IMAGE_CHILD
 from interfaces.http.answering import answering
 from interfaces.http.app import create_app
 from interfaces.http.front.connection_limits import ConnectionLimits
@@ -217,6 +221,7 @@ def fake_service(
     images: ImageProcessorLoader | None = None,
     fetch: FetchImage | None = None,
     hub: ModelHub | None = None,
+    files: FileReader | None = None,
 ) -> Iterator[FakeService]:
     """Start everything, and at the end stop it and check that nothing was left behind.
 
@@ -276,7 +281,8 @@ def fake_service(
     salt = cache_settings.salt if cache_settings is not None else ""
     kept = Documents(lambda: document_store, events, clock, salt=salt, timeout_s=read_timeout_s)
     calls = GeneratedCalls(kept)
-    encoder = PromptEncoder(PromptImages(fetch or ImageFetcher(())), calls)
+    prompt_files = PromptFiles(files or ImageWorkers(IMAGE_CHILD))
+    encoder = PromptEncoder(PromptImages(fetch or ImageFetcher(())), prompt_files, calls)
     generate = Generate(pool=pool, engine=memory, requests=requests, ids=ids, encoder=encoder, calls=calls)
     served = Models(pool, repository, settings.model_of, DEFAULT_MODEL)
     hub_models = HubModels(hub or HuggingFaceHub(), served, lambda _id, _type: "")

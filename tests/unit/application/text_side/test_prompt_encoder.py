@@ -16,6 +16,7 @@ from application.ports.tokenizer import EncodedPrompt
 from application.ports.vision import ImageRows
 from application.services.lane import OWNER
 from application.services.text_side.answers.prompt_encoder import HUGE_CHARS, LONG_CHARS, PromptEncoder, check_fit
+from application.services.text_side.answers.prompt_files import PromptFiles
 from application.services.text_side.answers.prompt_images import PromptImages
 from application.services.text_side.models.model_finder import ServedModel
 from domain.errors import ContextOverflow
@@ -25,6 +26,7 @@ from domain.models.model_card import ModelSource
 from domain.request.chat import ChatMessage, Role, ToolCall, ToolSpec
 from domain.request.request import ChatPrompt, GenerationRequest, Prompt, TextPrompt, TokenPrompt
 from domain.request.sampling import StopRules
+from tests.support.http.files import ToyFiles
 from tests.support.patience import PATIENCE_S
 
 _HI = ChatMessage(Role.USER, "hi")
@@ -65,7 +67,7 @@ def _request(prompt: Prompt) -> GenerationRequest:
 
 @asynccontextmanager
 async def _encoder() -> AsyncIterator[PromptEncoder]:
-    encoder = PromptEncoder(PromptImages(ImageFetcher(())))
+    encoder = PromptEncoder(PromptImages(ImageFetcher(())), PromptFiles(ToyFiles()))
     try:
         yield encoder
     finally:

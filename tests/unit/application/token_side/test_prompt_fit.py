@@ -10,6 +10,7 @@ from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizer
 from adapters.web.image_fetcher import ImageFetcher
 from application.services.text_side.answers.prompt_encoder import PromptEncoder, check_fit
+from application.services.text_side.answers.prompt_files import PromptFiles
 from application.services.text_side.answers.prompt_images import PromptImages
 from application.services.text_side.models.model_finder import ServedModel
 from domain.errors import InvalidRequest
@@ -18,6 +19,7 @@ from domain.ids import ModelId, RequestId
 from domain.models.model_card import ModelSource
 from domain.prefix.prompt_content import EncodedPrompt
 from domain.request.request import GenerationRequest, Prompt, TextPrompt, TokenPrompt
+from tests.support.http.files import ToyFiles
 
 MODEL = FakeModel(ModelSource(ModelId("m"), ""), FakeOptions(vocab_size=300)).description
 
@@ -49,7 +51,7 @@ def test_numbers_that_no_token_has_are_refused_by_name(ids: tuple[int, ...]) -> 
     prompt = TokenPrompt(IdRow(ids))
 
     async def checked() -> None:
-        encoder = PromptEncoder(PromptImages(ImageFetcher(())))
+        encoder = PromptEncoder(PromptImages(ImageFetcher(())), PromptFiles(ToyFiles()))
         try:
             request = GenerationRequest(RequestId("r"), ModelId("m"), prompt)
             served = ServedModel(ModelSource(ModelId("m"), ""), FakeTokenizer(), MODEL, "")

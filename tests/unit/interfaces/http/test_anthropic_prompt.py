@@ -7,6 +7,7 @@ import pytest
 
 from domain.errors import InvalidRequest
 from domain.request.chat import ChatMessage, Role, ToolCall, ToolSpec
+from domain.request.file import File
 from domain.request.grammar import json_schema_grammar
 from domain.request.media import Image
 from domain.request.reasoning_budget import NO_REASONING, ReasoningLimit
@@ -14,6 +15,7 @@ from domain.request.request import ChatPrompt
 from interfaces.http.anthropic.conversation import input_of
 from interfaces.http.anthropic.messages import MessagesRequest, chat_prompt, reasoning_limit
 from interfaces.http.incoming.json_body import body_decoder
+from tests.support.http.files import document
 
 decode = body_decoder(MessagesRequest)
 HELLO = {"role": "user", "content": "hi"}
@@ -127,7 +129,7 @@ def test_results_of_tools_are_messages_of_their_own() -> None:
 
 
 IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
-PDF = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "AAAA"}}
+REMOTE = {"type": "document", "source": {"type": "url", "url": "https://example.org/a.pdf"}}
 
 
 STORED = {"type": "image", "source": {"type": "file", "file_id": "file_1"}}
@@ -148,7 +150,9 @@ def test_images_keep_their_places_among_texts_and_in_results_of_tools() -> None:
     assert prompt_of(user(url)).images == (Image(b"", url="https://example.org/a.png"),)
 
 
-@pytest.mark.parametrize(("block", "name"), [(STORED, "stored image"), (PDF, "document")], ids=["image", "document"])
+@pytest.mark.parametrize(
+    ("block", "name"), [(STORED, "stored image"), (REMOTE, "stored document")], ids=["image", "document"]
+)
 def test_media_are_refused_where_nothing_is_lost_and_left_out_where_a_session_would_end(
     block: dict[str, Any], name: str
 ) -> None:
@@ -164,6 +168,16 @@ def test_documents_of_text_and_search_results_are_read() -> None:
     parts = {"type": "document", "source": {"type": "content", "content": [text("one"), text("two")]}}
     found = {"type": "search_result", "source": "s", "title": "t", "content": [text("hit")]}
     assert prompt_of(user(plain, parts, found)).messages == (said("T\nwords\none\ntwo\nt\ns\nhit"),)
+
+
+def test_documents_of_files_keep_their_places_behind_their_titles() -> None:
+    block = {**document(b"%PDF-1"), "title": "T", "context": "C"}
+    result = {"type": "tool_result", "tool_use_id": "t1", "content": [block]}
+    for message in prompt_of(user(result, block)).messages:
+        [file] = message.media
+        assert isinstance(file, File)
+        assert (message.content, file.data, file.at) == ("T\nC", b"%PDF-1", 3)
+        assert file.field.endswith(".source.data")
 
 
 def test_unknown_blocks_become_nothing() -> None:

@@ -9,12 +9,14 @@ from openai.types.responses.response_input_item_param import ResponseInputItemPa
 
 from domain.errors import InvalidRequest
 from domain.request.chat import ChatMessage, Role, TextGrammar, ToolCall, ToolSpec
+from domain.request.file import File
 from domain.request.media import Detail, Image
 from domain.request.request import ChatPrompt
 from interfaces.http.incoming.json_body import body_decoder
 from interfaces.http.responses.items import ITEMS, LEFT_OUT
 from interfaces.http.responses.request import ResponsesRequest, chat_prompt
 from interfaces.http.responses.tools import WireTool
+from tests.support.http.files import responses_file
 
 decode = body_decoder(ResponsesRequest)
 HELLO = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hi"}], "id": "msg_1"}
@@ -92,11 +94,24 @@ def test_media_are_refused_where_nothing_is_lost_and_left_out_where_a_session_wo
     part = {"type": kind, "file_id": "file_1"}
     shown = {"role": "user", "content": [{"type": "input_text", "text": "look"}, part]}
     assert refused(shown) == "input[0].content[1]"
-    name = {"input_image": "stored image"}.get(kind, kind.removeprefix("input_"))
+    name = {"input_image": "stored image", "input_file": "stored file"}.get(kind, "audio")
     note = f"[{name} left out: this model reads text only]"
     assert prompt_of(shown, ANSWER, HELLO).messages[0].content == f"look\n{note}"
     output = {"type": "function_call_output", "call_id": "c", "output": [part]}
     assert prompt_of(HELLO, output).messages[1].content == note
+
+
+def test_files_keep_their_names_and_places_and_those_of_other_servers_are_refused() -> None:
+    words, part = {"type": "input_text", "text": "look"}, responses_file(b"%PDF-1", "a.pdf")
+    [asked] = prompt_of({"role": "user", "content": [words, part]}).messages
+    [file] = asked.media
+    assert isinstance(file, File)
+    assert (file.data, file.name, file.at, file.field) == (b"%PDF-1", "a.pdf", 4, "input[0].content[1].file_data")
+    assert refused({"role": "user", "content": [{**part, "file_data": "?"}]}) == "input[0].content[0].file_data"
+    remote = {"role": "user", "content": [{"type": "input_file", "file_url": "https://example.org/a.pdf"}]}
+    assert refused(remote) == "input[0].content[0]"
+    note = "[remote file left out: this model reads text only]"
+    assert prompt_of(remote, ANSWER, HELLO).messages[0].content == note
 
 
 FUNCTION = {
