@@ -76,6 +76,21 @@ def sent(chat: ChatPage, text: str) -> list[Any]:
     return [message["content"] for message in json.loads(asked.value.post_data)["messages"]]
 
 
+@pytest.mark.parametrize("event", ["paste", "drop"])
+def test_a_model_that_reads_text_only_is_given_no_image(opened: Callable[..., ChatPage], event: str) -> None:
+    chat = opened()
+    chat.page.get_by_label("Model").select_option(BLIND)
+    transfer(chat, event, "#question", picture())
+    expect(chat.page.locator("#notices")).to_contain_text(
+        "This model reads text only. Choose a model that sees images, then attach the image."
+    )
+    expect(attached(chat)).to_have_count(0)
+    chat.page.get_by_label("Model").select_option(DEFAULT_MODEL)
+    transfer(chat, event, "#question", picture())
+    expect(attached(chat)).to_have_count(1)
+    expect(chat.page.locator("#notices")).to_have_text("")
+
+
 @pytest.mark.parametrize("size", [WIDE, PHONE], ids=["wide", "phone"])
 def test_images_of_files_are_shown_sent_and_kept(opened: Callable[..., ChatPage], size: tuple[int, int]) -> None:
     chat = opened(size=size)
@@ -125,8 +140,9 @@ def test_a_model_that_reads_text_only_says_so_and_the_question_can_be_asked_with
     opened: Callable[..., ChatPage],
 ) -> None:
     chat = opened(allows=["400 (Bad Request)"])
-    chat.page.get_by_label("Model").select_option(BLIND)
     attach(chat, ("a.png", picture()))
+    expect(attached(chat)).to_have_count(1)
+    chat.page.get_by_label("Model").select_option(BLIND)
     sent(chat, "What is it?")
     problem = chat.answer().locator(".problem")
     expect(problem).to_contain_text("This model reads text only. Choose a model that sees images")
@@ -147,8 +163,9 @@ def test_a_model_that_reads_text_only_says_so_and_the_question_can_be_asked_with
 
 def test_a_refused_question_is_in_no_later_request(opened: Callable[..., ChatPage]) -> None:
     chat = opened(allows=["400 (Bad Request)"])
-    chat.page.get_by_label("Model").select_option(BLIND)
     attach(chat, ("a.png", picture()))
+    expect(attached(chat)).to_have_count(1)
+    chat.page.get_by_label("Model").select_option(BLIND)
     sent(chat, "What is it?")
     expect(chat.answer().locator(".problem")).to_be_visible()
     for num_questions, question in enumerate(("Can you hear me?", "And now?"), start=2):

@@ -56,7 +56,7 @@ def test_the_question_has_the_width_and_its_buttons_are_named_icons(
     chat = opened(size=size)
     box, form = (chat.page.locator(name).bounding_box() for name in ("#question", "#composer"))
     assert form["width"] - box["width"] <= 32
-    for name in ("Attach images or text files", "Send"):
+    for name in ("Attach images or files", "Send"):
         button = chat.button(name)
         expect(button).to_be_visible()
         expect(button).to_have_text("")

@@ -57,6 +57,20 @@ test("text files come before the words, as blocks with their names", () => {
   assert.equal(titleOf(made), "b.txt");
 });
 
+test("PDF files are parts before the words, and one that is gone is named", () => {
+  const made = conversation({});
+  const url = "data:application/pdf;base64,JVBERg==";
+  ask(made, "Why?", undefined, { files: [{ name: "a.pdf", url, size: 4 }, { name: "b.txt", text: "y" }, { name: "c.pdf", size: 9, gone: true }] });
+  assert.deepEqual(requestBody(made).messages[0].content, [
+    { type: "file", file: { filename: "a.pdf", file_data: url } },
+    { type: "text", text: "[the file c.pdf, which is no longer kept]\n" },
+    { type: "text", text: "File b.txt:\n\n```\ny\n```\n\nWhy?" },
+  ]);
+  assert.equal(imported(asJson(made)).conversations.length, 1);
+  made.turns[0].files[0].url = "https://elsewhere.example/a.pdf";
+  assert.equal(imported(asJson(made)).numBad, 1);
+});
+
 test("an edited question replaces all that followed, which stays as a branch", () => {
   const made = conversation({}, question("a"), answer({ content: "x" }), question("b"), answer({ content: "y" }));
   ask(made, "c", 2);

@@ -8,7 +8,8 @@ test("a refusal is one sentence with what to do, and the server's text is behind
   const { words, detail } = problemWords(problem({ message: "12,000 of 8,192", code: "context_length_exceeded" }));
   assert.match(words, /too long for this model\. Shorten the question/);
   assert.equal(detail, "12,000 of 8,192\n400 context_length_exceeded");
-  assert.match(problemWords(problem({ message: "m cannot see images: it reads text only" })).words, /Choose a model that sees images/);
+  assert.match(problemWords(problem({ code: "images_unseen" })).words, /Choose a model that sees images/);
+  assert.match(problemWords(problem({ code: "file_unreadable" })).words, /remove it, or attach its text/);
   assert.match(problemWords(problem({})).words, /Correct the settings or the question/);
   assert.match(problemWords(problem({ status: 401, code: "authentication" })).words, /Enter your key/);
   assert.match(problemWords(problem({ status: 502, code: "" })).words, /server failed/);

@@ -157,6 +157,16 @@ test("older conversations lose their images before any is dropped", () => {
   assert.deepEqual(again.all().map(gone), [[false, true], [false], [true], [true]]);
 });
 
+test("older conversations lose their PDF files before any is removed, and keep their names", () => {
+  const shelf = new Shelf(new FakeStorage());
+  const file = { name: "a.pdf", url: `data:application/pdf;base64,${"A".repeat(1_200_000)}`, size: 900_000 };
+  const made = [1, 2].map((number) => pictured(number));
+  for (const one of made) one.turns[0].files = [{ ...file }];
+  const saved = made.map((one) => shelf.save(one));
+  assert.deepEqual(saved.map((one) => [one.isKept, one.numDropped, one.numForgotten]), [[true, 0, 0], [true, 0, 1]]);
+  assert.deepEqual(made.map((one) => one.turns[0].files[0]), [{ name: "a.pdf", size: 900_000, gone: true }, file]);
+});
+
 test("what is no picture makes what holds it no conversation", () => {
   const storage = new FakeStorage();
   new Shelf(storage).save(pictured(1, { url: "https://elsewhere.example/a.png", width: 1, height: 1 }));

@@ -1,4 +1,5 @@
-// What is attached to a question that is being written, images and text files, each with a button that removes it.
+// What is attached to a question that is being written, images and files, each with a button that removes it.
+import { bytes } from "../shared/format.js";
 import { h } from "../shared/dom.js";
 
 const MAX_ATTACHED = 8; // of one question
@@ -8,12 +9,17 @@ export class Attachments {
   #pictures;
   #files;
   #onProblem;
+  #sees;
   /** Ends when all files have been read. */
   reading = Promise.resolve();
 
-  /** @param {(words: string) => void} onProblem empty for none @param {{pictures?: object[], files?: object[]}} had */
-  constructor(onProblem, { pictures = [], files = [] } = {}) {
-    this.#onProblem = onProblem;
+  /**
+   * @param {{problem?: (words: string) => void, sees?: () => boolean}} on `problem`: empty words for none. `sees`: whether
+   *   the model sees images @param {{pictures?: object[], files?: object[]}} had
+   */
+  constructor({ problem = () => {}, sees = () => true }, { pictures = [], files = [] } = {}) {
+    this.#onProblem = problem;
+    this.#sees = sees;
     this.#pictures = [...pictures];
     this.#files = [...files];
     this.#show();
@@ -47,8 +53,9 @@ export class Attachments {
         return;
       }
       try {
-        if (isImage(file)) this.#pictures.push(await readImage(file));
-        else this.#files.push(await (await import("./text_file.js")).readTextFile(file)); // loaded with the first one
+        if (!isImage(file)) this.#files.push(await (await import("./read_file.js")).readFile(file)); // loaded with the first one
+        else if (this.#sees()) this.#pictures.push(await readImage(file));
+        else this.#onProblem("This model reads text only. Choose a model that sees images, then attach the image.");
         this.#show();
       } catch (error) {
         this.#onProblem(error.message);
@@ -90,8 +97,9 @@ async function readImage(file) {
   }
 }
 
-/** A text file: its name, and its text once somebody opens it. */
-export function fileView({ name, text }) {
+/** A file: its name, and its text once somebody opens it; of a PDF file the size. */
+export function fileView({ name, text, size, gone }) {
+  if (text === undefined) return h("span", { class: "file small" }, `${name} · ${bytes(size)}${gone ? " · no longer kept by this browser" : ""}`);
   return h("details", { class: "file" }, h("summary", { class: "small" }, name), h("pre", { tabindex: "0" }, text));
 }
 

@@ -1,5 +1,5 @@
 // Where questions are written: Enter sends, Shift and Enter begin a new line, Escape stops the answer. Text that is typed
-// while nothing has the focus is written here. Images and text files are chosen, pasted, or dropped anywhere on the conversation.
+// while nothing has the focus is written here. Images and files are chosen, pasted, or dropped anywhere on the conversation.
 import { Attachments } from "./attachments.js";
 import { labelled } from "./icons.js";
 
@@ -13,16 +13,17 @@ export class Composer {
   /**
    * @param {{form: HTMLFormElement, area: HTMLTextAreaElement, send: HTMLButtonElement, stop: HTMLButtonElement,
    *   attach: HTMLButtonElement, files: HTMLInputElement, target: HTMLElement}} parts `target`: where files are dropped
-   * @param {{ask: (text: string, attached: object) => void, stop: () => void, problem: (words: string) => void}} on
+   * @param {{ask: (text: string, attached: object) => void, stop: () => void, problem: (words: string) => void,
+   *   sees: () => boolean}} on
    */
   constructor({ form, area, send, stop, attach, files, target }, on) {
     this.#area = area;
     this.#send = send;
     this.#stop = stop;
     this.#on = on;
-    this.#attached = new Attachments(on.problem);
+    this.#attached = new Attachments(on);
     form.prepend(this.#attached.element);
-    labelled(attach, "attach", "Attach images or text files");
+    labelled(attach, "attach", "Attach images or files");
     labelled(send, "send", "Send");
     labelled(stop, "stop", "Stop");
     attach.addEventListener("click", () => files.click());

@@ -1,6 +1,6 @@
 // A conversation: its title, how it is asked, and turns of questions and answers. Plain data, kept in the browser.
 //
-// Turns alternate: a question, with `pictures` and text `files` if it has any, then its answer; branches.js tells what can
+// Turns alternate: a question, with `pictures` and `files` if it has any, then its answer; branches.js tells what can
 // stand beside them. `settings` are blank (null, "") where the server's own apply.
 
 import { isEmpty } from "./answer.js";
@@ -32,7 +32,7 @@ export function titleOf(conversation) {
 
 /**
  * Adds a question. With `at`, in place of the question there and all that followed it, which become a branch beside it.
- * @param {{pictures?: object[], files?: Array<{name: string, text: string}>}} attached
+ * @param {{pictures?: object[], files?: object[]}} attached
  */
 export function ask({ turns }, content, at = turns.length, { pictures = [], files = [] } = {}) {
   const turn = { role: "user", content };
@@ -75,9 +75,9 @@ export function isLeftOut(turns, at) {
 
 const textPart = (text) => ({ type: "text", text });
 
-/** Files come before the words, each as a block with its name. */
-function withFiles(content, files = []) {
-  const shown = files.map(({ name, text }) => `File ${name}:\n\n${fenced(text, "")}`);
+/** Text files come before the words, each as a block with its name. */
+function withFiles(content, files) {
+  const shown = files.filter(({ text }) => text !== undefined).map(({ name, text }) => `File ${name}:\n\n${fenced(text, "")}`);
   return [...shown, content].filter((part) => part.trim() !== "").join("\n\n");
 }
 
@@ -88,11 +88,19 @@ export function fenced(text, language) {
   return `${fence}${language}\n${text}\n${fence}`;
 }
 
-function question({ content: words, pictures, files }) {
-  const content = files === undefined ? words : withFiles(words, files);
-  if (pictures === undefined) return content;
-  const shown = pictures.map((one) => (one.gone ? textPart("[an image that is no longer kept]\n") : { type: "image_url", image_url: { url: one.url } }));
+function question({ content: words, pictures = [], files = [] }) {
+  const content = files.length === 0 ? words : withFiles(words, files);
+  const shown = [...pictures.map(picturePart), ...files.filter(({ text }) => text === undefined).map(pdfPart)];
+  if (shown.length === 0) return content;
   return content.trim() === "" ? shown : [...shown, textPart(content)];
+}
+
+function picturePart({ url, gone }) {
+  return gone ? textPart("[an image that is no longer kept]\n") : { type: "image_url", image_url: { url } };
+}
+
+function pdfPart({ name, url, gone }) {
+  return gone ? textPart(`[the file ${name}, which is no longer kept]\n`) : { type: "file", file: { filename: name, file_data: url } };
 }
 
 function wireMessage(turn) {

@@ -51,7 +51,12 @@ function hasPlace({ role, others, place }) {
 
 const isListOf = (value, isOne) => value === undefined || (Array.isArray(value) && value.every(isOne));
 
-const isFile = (value) => typeof value?.name === "string" && typeof value.text === "string";
+/** Whether data is a file, of text or PDF, that a page may show and send. */
+function isFile(value) {
+  if (typeof value?.name !== "string") return false;
+  if (value.text !== undefined) return typeof value.text === "string";
+  return Number.isFinite(value.size) && (value.gone === true || (typeof value.url === "string" && value.url.startsWith("data:application/pdf;base64,")));
+}
 
 /** Whether data is a picture that a page may show. */
 function isPicture(value) {

@@ -66,6 +66,7 @@ const composer = new Composer(
     ask: (text, attached) => session.ask(text, undefined, attached),
     stop: () => session.stop(),
     problem: (words) => notices.tell("attached", words),
+    sees: () => !isBlind(),
   },
 );
 const drawAnswer = onceAFrame(
@@ -121,9 +122,12 @@ function model() {
 /** Images are offered where the model sees them. */
 function showModel() {
   thread.showModel();
-  const isBlind = model()?.capabilities.includes("see") === false;
-  byId("files").accept = ATTACHED.filter((type) => !isBlind || !type.startsWith("image/")).join(",");
-  byId("attach").hidden = isBlind && ATTACHED.every((type) => type.startsWith("image/"));
+  byId("files").accept = ATTACHED.filter((type) => !isBlind() || !type.startsWith("image/")).join(",");
+}
+
+/** Whether the model is known to read text only. */
+function isBlind() {
+  return model()?.capabilities.includes("see") === false;
 }
 
 function isWaiting() {
@@ -132,7 +136,7 @@ function isWaiting() {
 
 function onUnkept({ isKept, numDropped, numForgotten }) {
   const went = [];
-  if (numForgotten > 0) went.push(`the images of ${numForgotten} older conversations`);
+  if (numForgotten > 0) went.push(`the images and PDF files of ${numForgotten} older conversations`);
   if (numDropped > 0) went.push(`${numDropped} of the oldest conversations`);
   const gone = went.length === 0 ? "" : `This browser's room is full: ${went.join(" and ")} went. `;
   notices.tell("room", isKept ? gone : `${gone}This browser has no room to keep this conversation; export it.`);

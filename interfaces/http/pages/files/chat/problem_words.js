@@ -9,6 +9,8 @@ const BY_CODE = {
   model_not_found: "The server has no such model. Choose another model.",
   model_exceeds_memory: "The model does not fit into the server's memory. Choose a smaller model.",
   model_load_failed: "The model could not be loaded. Choose another model.",
+  images_unseen: "This model reads text only. Choose a model that sees images, or edit the question and remove the images.",
+  file_unreadable: "An attached file cannot be read. Edit the question and remove it, or attach its text.",
   template_failed: "The model's chat template refuses this conversation. Start a new conversation or choose another model.",
   queue_full: "The server is busy. Try again.",
   models_busy: "Other models are in use and leave no room for this one. Try again, or choose a loaded model.",
@@ -43,10 +45,7 @@ export function problemWords(problem) {
   return { words: wait, detail: [message, [status || "", code].filter(Boolean).join(" ")].filter(Boolean).join("\n") };
 }
 
-function known({ message, status, code }) {
-  if (/cannot see images/.test(message)) {
-    return "This model reads text only. Choose a model that sees images, or edit the question and remove the images.";
-  }
+function known({ status, code }) {
   if (Object.hasOwn(BY_CODE, code)) return BY_CODE[code];
   if (Object.hasOwn(BY_STATUS, status)) return BY_STATUS[status];
   if (status >= 500 || code === "internal_error") return "The server failed. Try again.";

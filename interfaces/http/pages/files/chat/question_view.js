@@ -39,7 +39,7 @@ export class QuestionView {
   #open() {
     const area = h("textarea", { "aria-label": "Edit the question", rows: "3" });
     area.value = this.#turn.content;
-    const attached = new Attachments(() => {}, this.#turn);
+    const attached = new Attachments({}, this.#turn);
     const form = h(
       "form",
       { class: "edit" },

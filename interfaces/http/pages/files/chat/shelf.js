@@ -1,5 +1,5 @@
 // The conversations that this browser keeps: each under a key of its own in a `Storage`, bounded, the oldest go first,
-// and the images of all older ones before any conversation.
+// and the images and PDF files of all older ones before any conversation.
 //
 // What the browser has no room for stays in memory until the page closes; `save` says so. What does not read as a
 // conversation (another version's, a damaged one) is removed.
@@ -9,7 +9,7 @@ import { read } from "./kept.js";
 const PREFIX = "cairn.conversation.";
 export const MAX_CONVERSATIONS = 100;
 export const MAX_CHARS = 2_000_000; // of all of them; browsers give some five million to an origin
-export const MAX_PICTURE_CHARS = 1_500_000; // of the images of one
+export const MAX_MEDIA_CHARS = 1_500_000; // of the images and PDF files of one
 
 export class Shelf {
   #storage;
@@ -34,7 +34,7 @@ export class Shelf {
   /**
    * Drops no more than makes room for what is saved.
    * @returns {{isKept: boolean, numDropped: number, numForgotten: number}} `isKept`: it will be here after a reload.
-   *   `numForgotten`: conversations that stay without their images
+   *   `numForgotten`: conversations that stay without their images and PDF files
    */
   save(conversation) {
     this.#kept.set(conversation.id, conversation);
@@ -43,12 +43,12 @@ export class Shelf {
     let numForgotten = 0;
     let numFreed = 0;
     const older = (fits) => this.all().findLast((other) => other.id !== conversation.id && this.#sizes.has(other.id) && fits(other));
-    const makeRoom = (isForImages) => {
-      const pictured = isForImages ? older(hasPictures) : undefined;
-      const oldest = pictured ?? older(() => true);
+    const makeRoom = (isForMedia) => {
+      const laden = isForMedia ? older(hasMedia) : undefined;
+      const oldest = laden ?? older(() => true);
       if (oldest === undefined) return false;
       const size = this.#sizes.get(oldest.id);
-      if (pictured === undefined || !this.#forgetPictures(oldest)) {
+      if (laden === undefined || !this.#forgetMedia(oldest)) {
         numDropped += 1;
         this.remove(oldest.id);
       } else {
@@ -102,9 +102,9 @@ export class Shelf {
     return others.reduce((sum, [, size]) => sum + size, numChars) > MAX_CHARS;
   }
 
-  /** Whether it could be kept without its images. */
-  #forgetPictures(conversation) {
-    for (const turn of everyTurn(conversation.turns)) turn.pictures &&= turn.pictures.map(() => ({ gone: true }));
+  /** Whether it could be kept without its images and PDF files. */
+  #forgetMedia(conversation) {
+    for (const turn of everyTurn(conversation.turns)) Object.assign(turn, without(turn, () => true));
     return this.#write(conversation.id, JSON.stringify(conversation));
   }
 
@@ -131,18 +131,33 @@ export class Shelf {
   }
 }
 
-function hasPictures({ turns }) {
-  return [...everyTurn(turns)].some((turn) => turn.pictures?.some((one) => !one.gone));
+/** The images and PDF files of a turn that have their data. */
+const media = ({ pictures = [], files = [] }) => [...pictures, ...files].filter(({ url }) => url !== undefined);
+
+/** A turn in which some media are gone: what stays of them is the name. */
+function without(turn, isGone) {
+  const kept = { ...turn };
+  const rest = (one) => {
+    if (one.url === undefined || !isGone(one)) return one;
+    return one.name === undefined ? { gone: true } : { name: one.name, size: one.size, gone: true };
+  };
+  if (turn.pictures !== undefined) kept.pictures = turn.pictures.map(rest);
+  if (turn.files !== undefined) kept.files = turn.files.map(rest);
+  return kept;
 }
 
-/** The text that is kept: of a conversation with many images the last ones. In memory all of them stay. */
+function hasMedia({ turns }) {
+  return [...everyTurn(turns)].some((turn) => media(turn).length > 0);
+}
+
+/** The text that is kept: of a conversation with many media the last ones. In memory all of them stay. */
 function storedText(conversation) {
-  let room = MAX_PICTURE_CHARS;
+  let room = MAX_MEDIA_CHARS;
   const gone = new Set();
   for (const turn of [...everyTurn(conversation.turns)].reverse()) {
-    for (const one of turn.pictures ?? []) if ((room -= one.url?.length ?? 0) < 0) gone.add(one);
+    for (const one of media(turn)) if ((room -= one.url.length) < 0) gone.add(one);
   }
-  const kept = (turn) => (turn.pictures === undefined ? turn : { ...turn, pictures: turn.pictures.map((one) => (gone.has(one) ? { gone: true } : one)) });
+  const kept = (turn) => without(turn, (one) => gone.has(one));
   return JSON.stringify({ ...conversation, turns: changedTurns(conversation.turns, kept) });
 }
 
