@@ -1,4 +1,4 @@
-"""Models from the page: one of the hub is pulled, cancelled, continued, loaded, asked, and deleted."""
+"""Models from the page: a stranger pulls one of the hub, cancels, continues, loads it, asks it, and deletes it."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from adapters.huggingface.hub import HuggingFaceHub
 from adapters.huggingface.model_folder import embedded_folder
-from application.settings import ModelSettings, ServerSettings, Settings, StoreSettings
+from application.settings import ServerSettings
 from domain.ids import ModelId
 from domain.models.residency import LoadRoom
 from tests.support.browser.accessibility import grave_findings
@@ -17,8 +16,8 @@ from tests.support.browser.admin_page import open_admin, row_of
 from tests.support.browser.browser import PHONE, WIDE, expect, is_as_wide_as_its_window
 from tests.support.browser.chat_page import ChatPage
 from tests.support.http.servers.fake_service import Serving, fake_service
-from tests.support.http.servers.live_service import live_service
 from tests.support.mlx.fake_hub import fake_hub
+from tests.support.processes.cli_process import base_url, cairn_process
 
 MODEL = "org/small-chat"
 
@@ -29,28 +28,23 @@ def gate() -> Event:
 
 
 @pytest.fixture
-def origin(browser: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gate: Event) -> Iterator[str]:
-    """A server with the embedded models, and a hub that has one of them under another name."""
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    monkeypatch.setattr("adapters.huggingface.repository.default_cache", lambda: tmp_path / "hub")
+def origin(browser: Any, tmp_path: Path, gate: Event) -> Iterator[str]:
+    """What `make serve` starts, in an empty home, and a hub that has an embedded model under another name."""
     folder = embedded_folder(ModelId("cairn-demo"))
     assert folder is not None
     files = {
         path.name: path.read_bytes() for path in folder.iterdir() if path.suffix in {".json", ".jinja", ".safetensors"}
     }
-    settings = Settings(
-        server=ServerSettings(port=0), model=ModelSettings(default="cairn-demo-hybrid"), store=StoreSettings(kind="off")
-    )
-    with (
-        fake_hub({MODEL: files}, gate=gate) as endpoint,
-        live_service(settings, hub=HuggingFaceHub(tmp_path / "hub", endpoint)) as running,
-    ):
-        yield running.base_url
+    with fake_hub({MODEL: files}, gate=gate) as endpoint:
+        hub = {"HF_ENDPOINT": endpoint, "HF_HUB_OFFLINE": "0", "HF_HOME": str(tmp_path / "hf")}
+        with cairn_process(tmp_path, ("serve", "--port", "0"), **hub) as cairn:
+            yield base_url(cairn)
+            gate.set()
 
 
-def test_a_model_of_the_hub_is_pulled_loaded_and_asked(origin: str, watch: Any, gate: Event) -> None:
+def test_a_stranger_pulls_a_model_of_the_hub_loads_it_and_asks_it(origin: str, watch: Any, gate: Event) -> None:
     page = open_admin(watch(origin))
-    assert "demo" in row_of(page, "models-table", "cairn-demo-hybrid").inner_text()
+    expect(row_of(page, "models-table", "cairn-demo").first).to_contain_text("demo")
     page.get_by_label("Search the hub").fill("small")
     page.keyboard.press("Enter")
     page.get_by_role("button", name=f"Pull {MODEL}").click()

@@ -1,23 +1,15 @@
 """`cairn serve` as a process: what it prints, how it ends, and how it fails; on the toy engine."""
 
-import re
 import signal
 import socket
 from pathlib import Path
 
 import httpx
 
-from tests.support.processes.cli_process import PATIENCE_S, CairnProcess, cairn_process, run_here
+from tests.support.processes.cli_process import PATIENCE_S, base_url, cairn_process, run_here
 from tests.support.telemetry.notify_socket import notify_socket
 
 SERVE = ("serve", "--backend", "fake", "--port", "0")
-
-
-def base_url(cairn: CairnProcess) -> str:
-    """The address in the banner, which comes when the model is loaded."""
-    found = re.search(r"at (http://\S+)/v1", cairn.read_until("Cairn serves"))
-    assert found
-    return found[1]
 
 
 def test_it_answers_tells_where_it_is_and_stops_when_asked(tmp_path: Path):

@@ -2,6 +2,7 @@
 
 import os
 import queue
+import re
 import signal
 import subprocess
 import sys
@@ -132,4 +133,11 @@ def cairn_process(
         process.close()
 
 
-__all__ = ("PATIENCE_S", "CairnProcess", "cairn_process", "command", "environment", "run_cairn", "run_here")
+def base_url(cairn: CairnProcess) -> str:
+    """The address in the banner of `serve`, which comes when the model is loaded."""
+    found = re.search(r"at (http://\S+)/v1", cairn.read_until("Cairn serves"))
+    assert found
+    return found[1]
+
+
+__all__ = ("PATIENCE_S", "CairnProcess", "base_url", "cairn_process", "command", "environment", "run_cairn", "run_here")
