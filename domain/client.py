@@ -67,6 +67,11 @@ class Client:
         if not self.may_use(model):
             raise NotAllowed(f"the key '{self.name}' may not use the model '{printable(model)}'", param="model")
 
+    def check_whole(self) -> None:
+        """Raises NotAllowed for a key that is limited to some models: it may not change what decides limits."""
+        if self.models is not None:
+            raise NotAllowed(f"the key '{self.name}' is limited to some models and may not change settings or keys")
+
     def own(self, request: GenerationRequest) -> GenerationRequest:
         """Returns the request with the client's name, tenant and priority. Raises NotAllowed."""
         self.check_model(request.model)
@@ -179,6 +184,10 @@ class KeyRing:
 
     def __len__(self) -> int:
         return len(self._meters)
+
+    @property
+    def clients(self) -> Sequence[Client]:
+        return [meter.client for meter in self._meters]
 
     def replace(self, clients: Sequence[Client]) -> None:
         """Use these clients from now on. The use of each is kept by its name. Raises InvalidKeys and changes nothing

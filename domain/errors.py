@@ -175,6 +175,19 @@ class ServerUnavailable(DomainError):
     retry_after_s: int = 1
 
 
+class SettingsUnwritable(ServerUnavailable):
+    """The configuration file cannot be read or written; nothing was changed."""
+
+    code = "settings_unwritable"
+    retryable = False
+
+
+class SettingsChanged(DomainError):
+    """Another program changed the configuration file since it was read; nothing was changed."""
+
+    code = "settings_changed"
+
+
 class RequestCancelled(ServerUnavailable):
     """An operator of the server cancelled this request. Clients must not retry it automatically."""
 

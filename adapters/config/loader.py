@@ -3,6 +3,7 @@
 The source of each value is recorded. An unknown name or a wrong type in any source is refused with its path.
 """
 
+import dataclasses
 import difflib
 import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -52,11 +53,18 @@ class Flag:
 @dataclass(frozen=True, slots=True)
 class LoadedSettings:
     """The settings and the source of each. `origins`: for each path, `default`, the file, the variable or the flag that
-    decided it. `overridden`: the file or variable that gave another value than the flag, by path."""
+    decided it. `overridden`: the file or variable that gave another value than the flag, by path. `environ`, `flags`:
+    the variables and flags among the sources."""
 
     settings: Settings
     origins: Mapping[str, str]
     overridden: Mapping[str, str]
+    environ: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str], repr=False)
+    flags: Mapping[str, Flag] = dataclasses.field(default_factory=dict[str, Flag], repr=False)
+
+    def with_text(self, text: str) -> "LoadedSettings":
+        """The settings from the same sources with another text of the file. Raises InvalidSettings."""
+        return load_settings(self.environ, self.flags, text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,28 +73,32 @@ class _Given:
     origin: str
 
 
-def load_settings(environ: Mapping[str, str], flags: Mapping[str, Flag] | None = None) -> LoadedSettings:
-    """Reads every source once. `flags` by path, only those that were given. Raises InvalidSettings."""
+def load_settings(
+    environ: Mapping[str, str], flags: Mapping[str, Flag] | None = None, text: str | None = None
+) -> LoadedSettings:
+    """Reads every source once. `flags` by path, only those that were given. `text`: of the file, which is not read
+    then. Raises InvalidSettings."""
     known = setting_fields()
-    file = config_file(environ)
-    tables = _read(environ, file)
+    file, flags = config_file(environ), flags or {}
+    tables = _read(environ, file, text)
     models = _models(tables.pop(SECTION, {}), file)
     given: dict[str, _Given] = {}
     given.update(_from_table(tables, "", known, file))
     given.update(_from_environment(environ, known))
-    flagged = dict(_from_flags(flags or {}, known))
+    flagged = dict(_from_flags(flags, known))
     overridden = {
         path: given[path].origin for path in flagged.keys() & given.keys() if given[path].value != flagged[path].value
     }
     given.update(flagged)
     origins = {path: given[path].origin if path in given else DEFAULT for path in known}
-    return LoadedSettings(replace(_built(Settings, "", given), models=models), origins, overridden)
+    settings = replace(_built(Settings, "", given), models=models)
+    return LoadedSettings(settings, origins, overridden, environ, flags)
 
 
-def _read(environ: Mapping[str, str], file: Path) -> dict[str, object]:
+def _read(environ: Mapping[str, str], file: Path, text: str | None) -> dict[str, object]:
     """Returns the file's tables; none without a file."""
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        return tomllib.loads(file.read_text(encoding="utf-8") if text is None else text)
     except FileNotFoundError:
         if environ.get("CAIRN_CONFIG"):
             raise InvalidSettings(f"CAIRN_CONFIG names {file}, which does not exist") from None

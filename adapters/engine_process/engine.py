@@ -30,6 +30,7 @@ from adapters.engine_process.messages import (
     SETTLE,
     STATS,
     UNLOAD,
+    Adjust,
     Ask,
     Batch,
     Begin,
@@ -159,6 +160,11 @@ class EngineProcess:
         self._channel = Channel(ours, self._received, self._cut)
         self._child.reap(self._reaped)
         self._send(Begin(self._settings))
+
+    def adjust(self, settings: bytes) -> None:
+        """Has the child take what it can of changed settings, all of which are encoded as the first ones were."""
+        self._settings = settings
+        self._send(Adjust(settings))
 
     async def stop(self, timeout_s: float) -> bool:
         if self._state is _State.NEW:

@@ -31,6 +31,7 @@ from adapters.engine_process.messages import (
     NO_VALUE,
     QUESTIONS,
     UNLOAD,
+    Adjust,
     Ask,
     Begin,
     Broken,
@@ -66,10 +67,12 @@ _logger = logging.getLogger("cairn.engine")
 @dataclass(frozen=True, slots=True)
 class Hosted:
     """The engine of a child and the checks of its models. `engine` may deliver its batches on any thread, one after
-    the other. `check`: a ModelCheck for its backend."""
+    the other. `check`: a ModelCheck for its backend. `adjust`: takes those of changed settings that it can, encoded as
+    the first ones were."""
 
     engine: Engine
     check: ModelCheck
+    adjust: Callable[[bytes], None] = lambda _settings: None
 
 
 MakeEngine: TypeAlias = Callable[[bytes, Callable[[], None]], Hosted]
@@ -132,8 +135,7 @@ class EngineHost:
         hosted = self._hosted
         if hosted is None:
             return  # the engine could not be made, and the process is about to end
-        is_work = isinstance(message, Submit) or (isinstance(message, Ask) and message.what == LOAD.name)
-        if self._is_resting and is_work:
+        if self._is_resting and _is_work(message):
             self._beat_after(HEARTBEAT_S)
         match message:
             case Submit():
@@ -141,11 +143,13 @@ class EngineHost:
                     hosted.engine.submit(message.submission)
             case Cancel() | Provide():
                 message.pass_to(hosted.engine)
+            case Adjust():
+                hosted.adjust(message.settings)
             case Ask():
                 self._tasks[message.call] = asyncio.create_task(self._answer(hosted, message))
             case Withdraw():
-                if (task := self._tasks.get(message.call)) is not None:
-                    task.cancel()
+                with suppress(KeyError):  # it has just been answered
+                    self._tasks[message.call].cancel()
             case Stop():
                 self._stop(message.timeout_s)
 
@@ -257,6 +261,10 @@ class EngineHost:
         self._reports.moved()
         if self._is_last_sent and not self._channel.num_unsent_bytes and not self._status.done():
             self._status.set_result(self._last_status)
+
+
+def _is_work(message: ToChild) -> bool:
+    return isinstance(message, Submit) or (isinstance(message, Ask) and message.what == LOAD.name)
 
 
 PR_SET_PDEATHSIG = 1

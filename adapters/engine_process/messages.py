@@ -5,6 +5,7 @@ text side                            child
 Begin                         ──►
                               ◄──    Begun | Broken
 Submit | Cancel | Provide     ──►
+Adjust                        ──►
 Ask | Withdraw                ──►
                               ◄──    EngineReply, one for each Ask that was not withdrawn
                               ◄──    Batch | Status
@@ -80,6 +81,12 @@ class _Message(msgspec.Struct, tag=True, array_like=True, frozen=True):
 
 class Begin(_Message, frozen=True):
     """The first message to the child. `settings`: encoded by the entry of the child, which decodes them."""
+
+    settings: bytes
+
+
+class Adjust(_Message, frozen=True):
+    """The settings have changed. `settings`: all of them, as in Begin; the child takes those that it can."""
 
     settings: bytes
 
@@ -184,7 +191,7 @@ class Stopped(_Message, frozen=True):
     in_time: bool
 
 
-ToChild: TypeAlias = Begin | Submit | Cancel | Provide | Ask | Withdraw | Stop
+ToChild: TypeAlias = Begin | Adjust | Submit | Cancel | Provide | Ask | Withdraw | Stop
 ToParent: TypeAlias = Begun | Broken | EngineReply | Batch | Status | Stopped
 
 

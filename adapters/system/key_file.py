@@ -24,8 +24,9 @@ import json
 import logging
 import os
 import re
+import secrets
 import tomllib
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import fields, replace
 from pathlib import Path
@@ -39,7 +40,7 @@ from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
 from application.services.lane import Lane
 from application.settings import ServerSettings
-from domain.client import DEFAULT_NAME, Client, KeyRing, own_clients
+from domain.client import DEFAULT_NAME, Client, KeyRing, key_digest, own_clients
 from domain.errors import InvalidKeys, InvalidRequest
 from domain.printable import printable
 from domain.priority import Priority, named_priority
@@ -115,13 +116,14 @@ class KeyFile:
 
 
 class ServerKeys:
-    """The keys of a running server: that of its settings and those of its file. `ring` finds the client of a key. Made
-    in any thread, then event loop only. Raises InvalidKeys when the file cannot be used."""
+    """The ClientKeys of a running server: that of its settings and those of its file. `ring` finds the client of a key.
+    Made in any thread, then event loop only. Raises InvalidKeys when the file cannot be used."""
 
     def __init__(
         self, settings: ServerSettings, events: EventSink, clock: Clock, look_every_s: float = LOOK_EVERY_S
     ) -> None:
         self._own = own_clients(settings.api_key)
+        self._lane = Lane("key file", 1)  # a volume that hangs blocks this thread only
         self._file = KeyFile(settings.key_file) if settings.key_file is not None else None
         self._events = events
         self._clock = clock
@@ -129,6 +131,26 @@ class ServerKeys:
         self._seen = self._file and self._file.stamp()
         self._is_wanted = asyncio.Event()
         self.ring = KeyRing([*self._own, *(self._file.read() if self._file else ())], is_open=not settings.needs_key)
+
+    def listed(self) -> Sequence[Client]:
+        return self.ring.clients
+
+    async def add(self, client: Client) -> str:
+        key, client = new_key(client)
+        await self._change(lambda text: with_key(text, client))
+        return key
+
+    async def remove(self, name: str) -> None:
+        await self._change(lambda text: without_key(text, name))
+
+    async def _change(self, change: Callable[[str], str]) -> None:
+        if self._file is None:
+            raise InvalidRequest("this server has no file of keys: name one in server.key_file and restart it")
+        try:
+            await self._lane.run(self._file.change, change)
+            self.ring.replace([*self._own, *await self._lane.run(self._file.read)])
+        except InvalidKeys as error:
+            raise InvalidRequest(error.message) from None
 
     def look_now(self) -> None:
         """Reads the file again, changed or not."""
@@ -146,21 +168,18 @@ class ServerKeys:
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
+            self._lane.close()
 
     async def _watch(self, file: KeyFile) -> None:
-        lane = Lane("key file", 1)  # a volume that hangs blocks this thread only
-        try:
-            while True:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(self._look_every_s):
-                        await self._is_wanted.wait()
-                try:
-                    await self._look(file, lane)
-                except Exception as error:
-                    problem = f"{type(error).__name__} while reading the key file"
-                    self._report(error.message if isinstance(error, InvalidKeys) else problem)
-        finally:
-            lane.close()
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._look_every_s):
+                    await self._is_wanted.wait()
+            try:
+                await self._look(file, self._lane)
+            except Exception as error:
+                problem = f"{type(error).__name__} while reading the key file"
+                self._report(error.message if isinstance(error, InvalidKeys) else problem)
 
     async def _look(self, file: KeyFile, lane: Lane) -> None:
         is_wanted = self._is_wanted.is_set()
@@ -174,6 +193,12 @@ class ServerKeys:
     def _report(self, problem: str) -> None:
         _log.error("%s; the previous keys stay valid", problem)
         self._events.emit(FaultObserved("keys.read", problem, self._clock.now_ns()))
+
+
+def new_key(client: Client) -> tuple[str, Client]:
+    """Returns a key, and the client with its digest; with a random salt, unless the client has one."""
+    key = f"cairn_{secrets.token_urlsafe(32)}"
+    return key, replace(client, sha256=key_digest(key.encode()), salt=client.salt or secrets.token_urlsafe(16))
 
 
 def parse_keys(text: str) -> list[Client]:

@@ -1,5 +1,5 @@
-"""Files that hold prompts or secrets: readable only by their owner from the first byte on, and either whole or
-absent."""
+"""Files that hold prompts or secrets: readable only by their owner from the first byte on unless the caller names
+another mode, and either whole or absent."""
 
 import os
 import stat
@@ -12,8 +12,8 @@ from typing import BinaryIO
 
 
 @contextmanager
-def private_file(path: Path) -> Generator[BinaryIO]:
-    """Yields a new file (mode 0600) that takes the name `path` when the block succeeds, and is removed when it fails.
+def private_file(path: Path, mode: int = 0o600) -> Generator[BinaryIO]:
+    """Yields a new file that takes the name `path` when the block succeeds, and is removed when it fails.
 
     Raises OSError; also if the name is taken by something other than a file, so that nothing is written through a link.
     """
@@ -22,6 +22,7 @@ def private_file(path: Path) -> Generator[BinaryIO]:
     try:
         with os.fdopen(handle, "wb") as stream:
             yield stream
+            os.fchmod(stream.fileno(), mode)
             stream.flush()
             os.fsync(stream.fileno())
         os.replace(name, path)

@@ -50,16 +50,16 @@ class _Unfetched(Exception):
 
 
 class ImageFetcher:
-    """A FetchImage. `hosts`: names, as in URLs; without any, nothing is fetched."""
+    """A FetchImage. `hosts`: returns names, as in URLs; without any, nothing is fetched."""
 
     def __init__(
         self,
-        hosts: Collection[str],
+        hosts: Callable[[], Collection[str]],
         timeout_s: float = TIMEOUT_S,
         resolve: Callable[[str, int], Sequence[str]] = resolved,
         connect: Callable[[tuple[str, int], float], socket.socket] = socket.create_connection,
     ) -> None:
-        self._hosts = frozenset(hosts)
+        self._hosts = hosts
         self._timeout_s, self._resolve, self._connect = timeout_s, resolve, connect
 
     def __call__(self, url: str, field: str, max_bytes: int) -> bytes:
@@ -84,7 +84,7 @@ class ImageFetcher:
         host, port = bare_host(url.hostname or ""), _PORTS.get(url.scheme)
         if port is None or url.port not in (None, port) or "@" in url.netloc:
             raise _Unfetched("only http and https URLs without port and user are fetched")
-        if host is None or host not in self._hosts:
+        if host is None or host not in self._hosts():
             raise _Unfetched(f"the host {printable(url.hostname or '')} is not listed in server.image_hosts")
         addresses = self._resolve(host, port)
         if not addresses or not all(map(is_public, addresses)):

@@ -77,8 +77,8 @@ class Generate:
     async def _submit(self, request: GenerationRequest, answer: Answer) -> None:
         """Encodes, checks and submits a prompt."""
         served = answer.model
-        sampling, stop = served.sampling.apply(request.sampling), request.stop.with_default(served.repetition)
-        request = replace(request, sampling=sampling, stop=stop)
+        sampling = self._pool.sampling(served).apply(request.sampling)
+        request = replace(request, sampling=sampling, stop=request.stop.with_default(served.repetition))
         encoded = await self._encoder.encode(request, served)
         prompt = encoded.prompt
         max_new_tokens = check_fit(request, prompt, served.tokenizer, served.description)

@@ -1,8 +1,9 @@
 """The models of a server: listed with their state, loaded and pinned by hand, and their aliases."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from application.live_settings import LiveSettings
 from application.ports.model_repository import ModelRepository
 from application.ports.tokenizer import Tokenizer
 from application.services.text_side.models.model_finder import ModelStatus, ServedModel
@@ -37,12 +38,10 @@ class ModelEntry:
 class Models:
     """Event loop only. Loading raises as `ModelPool.acquire` does."""
 
-    def __init__(self, pool: ModelPool, repository: ModelRepository, aliases: Mapping[str, str], default: str) -> None:
-        """`aliases`: patterns of names, each with a model, as in `domain/models/model_card`."""
+    def __init__(self, pool: ModelPool, repository: ModelRepository, live: LiveSettings) -> None:
         self._pool = pool
         self._repository = repository
-        self._aliases = aliases
-        self._default = default
+        self._live = live
 
     @property
     def room(self) -> LoadRoom:
@@ -73,6 +72,9 @@ class Models:
         self._pool.release(await self._pool.acquire(id))
         return self._pool.status(id)
 
+    def is_pinned(self, id: ModelId) -> bool:
+        return self._pool.status(id).is_pinned
+
     def unload(self, id: ModelId) -> ModelStatus:
         """Begins to unload a model, pinned or not; it is unloaded when its last lease is given back. Raises
         ModelNotFound for a model that is not loaded."""
@@ -97,17 +99,19 @@ class Models:
         return self._pool.status(id)
 
     def _place(self, id: ModelId) -> tuple[bool, str]:
-        return id != self._default, id
+        return id != self._live.now.model.default, id
 
     def _entry(self, source: ModelSource, served: ServedModel | None) -> ModelEntry:
         status = self._pool.status(source.id)
         if served is None:
             return ModelEntry(source, None, status=status)
-        return ModelEntry(source, served.description, served.reuse_note, served.tokenizer, status, served.sampling)
+        sampling = self._pool.sampling(served)
+        return ModelEntry(source, served.description, served.reuse_note, served.tokenizer, status, sampling)
 
     async def _resolved(self, name: ModelId) -> ModelId:
         """Folders are searched only for a name that matches an alias."""
-        target = answering_model(name, self._aliases, served=(), default=self._default)
+        now = self._live.now
+        target = answering_model(name, now.server.model_of, served=(), default=now.model.default)
         return name if target == name or self._is_loaded(name) or await self._is_here(name) else ModelId(target)
 
     def _is_loaded(self, id: ModelId) -> bool:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 from dependency_injector import providers
 
+from adapters.config.loader import LoadedSettings
 from adapters.engine_process.child import ChildProcess
 from adapters.huggingface.hub import HuggingFaceHub
 from adapters.image_process.workers import ImageWorkers
@@ -36,11 +37,13 @@ from application.use_cases.check_health import CheckHealth
 from application.use_cases.embed import Embed
 from application.use_cases.generate import Generate
 from application.use_cases.hub_models import HubModels
+from application.use_cases.manage_keys import ManageKeys
 from application.use_cases.models import Models
 from application.use_cases.tokenize import Tokenize
 from interfaces.composition.backends import STUCK_AFTER_CPU_S, models_for, why_hub_model_is_unserved
 from interfaces.composition.engine_entry import IMAGE_CHILD
 from interfaces.composition.engine_process import build_engine_process
+from interfaces.composition.settings import build_change_settings, image_hosts, live_settings
 from interfaces.composition.store import build_documents
 from interfaces.composition.token_side import TokenSide
 
@@ -62,15 +65,16 @@ def make_events(
 
 
 class Container(TokenSide):
-    """Both sides. Singletons, created on first use. `settings` must be provided, `origins` says what decided them (as
-    LoadedSettings has it); `extra_sinks` is for tests and benchmarks. A server that has the process for itself gives
-    `supervisor` and `give_up` (see EngineWatch), and `outdated` (see EngineSupervisor). `place` of the engine: a
-    `thread` of this process, or with `process` a child, of which `first_child` is launched already; then nothing of the
-    token side is made here."""
+    """Both sides. Singletons, created on first use. `settings` must be provided; `loaded` says what decided them, and
+    None that they were made in code, which nobody changes. `extra_sinks` is for tests and benchmarks. A server that has
+    the process for itself gives `supervisor` and `give_up` (see EngineWatch), and `outdated` (see EngineSupervisor).
+    `place` of the engine: a `thread` of this process, or with `process` a child, of which `first_child` is launched
+    already; then nothing of the token side is made here."""
 
     settings = TokenSide.settings
     clock = TokenSide.clock
-    origins = providers.Object(dict[str, str]())
+    loaded: providers.Provider[LoadedSettings | None] = providers.Object(None)
+    live = providers.Singleton(live_settings, settings, loaded)
     extra_sinks = providers.Object(())
     place: providers.Provider[str] = providers.Object("thread")
     first_child: providers.Provider[ChildProcess | None] = providers.Object(None)
@@ -88,7 +92,7 @@ class Container(TokenSide):
     keys = providers.Singleton(ServerKeys, settings.provided.server, events, clock)
     documents = providers.Singleton(build_documents, settings, events, clock)
 
-    engine_process = providers.Singleton(build_engine_process, settings, clock, first_child, outdated)
+    engine_process = providers.Singleton(build_engine_process, live, clock, first_child, outdated)
     engine = providers.Selector(place, thread=TokenSide.engine_thread, process=engine_process)
     models = providers.Selector(
         place,
@@ -123,14 +127,13 @@ class Container(TokenSide):
         repository=models.provided.repository,
         tokenizers=models.provided.tokenizers,
         engine=engine,
-        settings=settings.provided.model,
+        live=live,
         clock=clock,
         check=models.provided.check,
-        tables=settings.provided.models,
         images=models.provided.images,
     )
     calls = providers.Singleton(GeneratedCalls, documents)
-    images = providers.Singleton(PromptImages, providers.Factory(ImageFetcher, settings.provided.server.image_hosts))
+    images = providers.Singleton(PromptImages, providers.Factory(ImageFetcher, providers.Factory(image_hosts, live)))
     files = providers.Singleton(PromptFiles, providers.Factory(ImageWorkers, IMAGE_CHILD))
     encoder = providers.Singleton(PromptEncoder, images, files, calls)
     generate = providers.Singleton(
@@ -145,13 +148,9 @@ class Container(TokenSide):
         content=telemetry.provided.content,
     )
     embed = providers.Singleton(Embed, pool=pool, engine=engine, requests=requests, encoder=encoder, clock=clock)
-    served_models = providers.Singleton(
-        Models,
-        pool,
-        models.provided.repository,
-        settings.provided.server.model_of,
-        settings.provided.model.default,
-    )
+    served_models = providers.Singleton(Models, pool, models.provided.repository, live)
+    change_settings = providers.Singleton(build_change_settings, live, loaded, served_models)
+    manage_keys = providers.Singleton(ManageKeys, keys)
     hub = providers.Singleton(HuggingFaceHub)
     hub_models = providers.Singleton(
         HubModels, hub, served_models, providers.Callable(why_hub_model_is_unserved, settings)

@@ -7,6 +7,7 @@ import msgspec
 
 from adapters.engine_process.child import ChildProcess
 from adapters.engine_process.engine import EngineProcess
+from application.live_settings import LiveSettings
 from application.ports.clock import Clock
 from application.services.text_side.supervision.engine_supervisor import EngineSupervisor
 from application.settings import ServerSettings, Settings
@@ -14,16 +15,22 @@ from interfaces.composition.engine_entry import engine_child
 
 
 def build_engine_process(
-    settings: Settings, clock: Clock, first_child: ChildProcess | None, outdated: Callable[[str], object]
+    live: LiveSettings, clock: Clock, first_child: ChildProcess | None, outdated: Callable[[str], object]
 ) -> EngineSupervisor:
     """Makes the supervisor. No child is started yet, except perhaps `first_child`. `outdated`: as in
     EngineSupervisor."""
-    encoded, first = encode_settings(settings), [first_child] if first_child is not None else []
+    first, running = [first_child] if first_child is not None else [], list[EngineProcess]()
 
     def make(lost: Callable[[str], None]) -> EngineProcess:
-        child = first.pop() if first else engine_child(settings.engine.backend)
-        return EngineProcess(child, encoded, clock, lost=lost)
+        child = first.pop() if first else engine_child(live.now.engine.backend)
+        running[:] = [EngineProcess(child, encode_settings(live.now), clock, lost=lost)]
+        return running[0]
 
+    def adjust() -> None:
+        for one in running:
+            one.adjust(encode_settings(live.now))
+
+    live.follow(adjust)
     return EngineSupervisor(make, clock, outdated=outdated)
 
 

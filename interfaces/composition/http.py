@@ -1,12 +1,10 @@
 """The HTTP side of a container; imported only for a server."""
 
-import os
 from typing import cast
 
 from litestar import Litestar
 from litestar.types import Middleware
 
-from adapters.config.loader import config_file, shown_settings
 from application.installation import installed_version
 from interfaces.composition.container import Container
 from interfaces.http.app import create_app
@@ -15,7 +13,6 @@ from interfaces.http.services import Services
 
 def build_app(container: Container) -> Litestar:
     settings, telemetry = container.settings(), container.telemetry()
-    file = str(config_file(os.environ)) if settings.models else ""
     services = Services(
         default_model=settings.model.default,
         generate=container.generate(),
@@ -34,7 +31,8 @@ def build_app(container: Container) -> Litestar:
         timelines=container.timelines(),
         requests=container.requests(),
         readings=container.readings(),
-        settings=lambda: shown_settings(settings, container.origins(), file),
+        settings=container.change_settings(),
+        client_keys=container.manage_keys(),
         trace_context=telemetry.trace_context,
         metrics_text=telemetry.metrics_text,
     )

@@ -68,6 +68,7 @@ class Service:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.pool.close()
         self.container.hub_models().close()
+        self.container.change_settings().close()
         self.container.encoder().close()
         self.container.grammars().close()
         stopped = await self.engine.stop(timeout_s)

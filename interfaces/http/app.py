@@ -39,8 +39,10 @@ from interfaces.http.native.admin import admin_routes
 from interfaces.http.native.cache import cache_routes
 from interfaces.http.native.health import health_routes, metrics_route
 from interfaces.http.native.hub import hub_routes
+from interfaces.http.native.keys import key_routes
 from interfaces.http.native.models import managed_model_routes
 from interfaces.http.native.requests import request_routes
+from interfaces.http.native.settings import settings_routes
 from interfaces.http.native.tokenize import tokenize_routes
 from interfaces.http.pages.routes import assets, page_paths, page_routes
 from interfaces.http.services import Services
@@ -91,6 +93,8 @@ def create_app(
             *managed_model_routes(services, settings.admin),
             *hub_routes(services.hub, settings.admin),
             *admin_routes(services, version),
+            *settings_routes(services, settings.admin),
+            *key_routes(services, settings.admin),
             *request_routes(services),
             *health_routes(services.check_health, version),
             *page_routes(pages),

@@ -28,6 +28,7 @@ from domain.errors import (
     QueueFull,
     RequestNotFound,
     ServerUnavailable,
+    SettingsChanged,
     TemplateFailed,
 )
 from domain.printable import printable
@@ -43,6 +44,7 @@ STATUS: Mapping[type[DomainError], int] = {
     ModelNotFound: 404,
     DocumentNotFound: 404,
     RequestNotFound: 404,
+    SettingsChanged: 409,
     LimitReached: 429,
     ModelLoadFailed: 503,
     QueueFull: 503,

@@ -1,6 +1,6 @@
 """The use cases and small ports of the application that the HTTP side uses."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from application.ports.clock import Clock, IdSource
@@ -11,22 +11,22 @@ from application.services.documents import Documents
 from application.services.live_figures import LiveFigures
 from application.services.request_timelines import RequestTimelines
 from application.services.text_side.answers.open_requests import OpenRequests
-from application.settings import ShownSetting
 from application.use_cases.cached_prompts import CachedPrompts
+from application.use_cases.change_settings import ChangeSettings
 from application.use_cases.check_health import CheckHealth
 from application.use_cases.embed import Embed
 from application.use_cases.generate import Generate
 from application.use_cases.hub_models import HubModels
+from application.use_cases.manage_keys import ManageKeys
 from application.use_cases.models import Models
 from application.use_cases.tokenize import Tokenize
 
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """The use cases and ports of the HTTP side. `default_model` answers requests that name none. `settings` reads the
-    settings when it is called. `trace_context` returns the W3C headers (`traceparent`, ...) of the span that is current
-    where it is called. `metrics_text` is the body of GET /metrics and its content type, for an Accept header; without
-    it there is no such route."""
+    """The use cases and ports of the HTTP side. `default_model` answers requests that name none. `trace_context`
+    returns the W3C headers (`traceparent`, ...) of the span that is current where it is called. `metrics_text` is the
+    body of GET /metrics and its content type, for an Accept header; without it there is no such route."""
 
     default_model: str
     generate: Generate
@@ -45,6 +45,7 @@ class Services:
     timelines: RequestTimelines
     requests: OpenRequests
     readings: CacheReadings
-    settings: Callable[[], Sequence[ShownSetting]]
+    settings: ChangeSettings
+    client_keys: ManageKeys
     trace_context: Callable[[], Mapping[str, str]] = dict
     metrics_text: Callable[[str], tuple[bytes, str]] | None = None

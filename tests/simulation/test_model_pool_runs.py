@@ -16,10 +16,11 @@ from adapters.fake.engine import FakeModels
 from adapters.fake.environment import FakeClock
 from adapters.fake.options import ATTENTION
 from adapters.fake.tokenizer import FakeTokenizers
+from application.live_settings import LiveSettings
 from application.ports.engine import EngineModel, EngineStatus
 from application.ports.model_repository import ModelPreview
 from application.services.text_side.models.model_pool import ModelPool
-from application.settings import ModelSettings, ModelTable
+from application.settings import ModelSettings, ModelTable, Settings
 from domain.duration import Duration
 from domain.errors import ModelExceedsMemory, ModelLoadFailed, ModelsBusy
 from domain.ids import ModelId
@@ -108,7 +109,7 @@ class PoolRun:
             repository=FakeModels(self._ids),
             tokenizers=FakeTokenizers(),
             engine=self.host,
-            settings=settings,
+            live=LiveSettings(Settings(model=settings)),
             clock=LoopClock(),
             workers=workers,
             check=lambda source, _options: ModelPreview(self.host.sizes[source.id]),
@@ -234,10 +235,9 @@ def pool_over(host: QuickHost, **tables: ModelTable) -> ModelPool:
         repository=FakeModels((A, B)),
         tokenizers=FakeTokenizers(),
         engine=host,
-        settings=ModelSettings(default="a", idle_ttl=Duration(TTL_S)),
+        live=LiveSettings(Settings(model=ModelSettings(default="a", idle_ttl=Duration(TTL_S)), models=tables or {})),
         clock=LoopClock(),
         workers=InlineLane(),
-        tables=tables,
     )
 
 

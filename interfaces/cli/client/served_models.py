@@ -27,7 +27,7 @@ async def chat_models(server: RunningServer) -> dict[str, str]:
 
 async def default_model(server: RunningServer) -> str:
     """The server's default model; empty if it does not say it to this client, which is no admin then."""
-    from interfaces.http.native.admin import SettingsBody
+    from interfaces.http.native.settings import SettingsBody
 
     try:
         settings = server.understood(await server.ask("/admin/api/settings", timeout_s=TIMEOUT_S), SettingsBody)

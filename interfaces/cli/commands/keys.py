@@ -3,7 +3,7 @@ SHA-256."""
 
 import json
 import os
-import secrets
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -53,17 +53,17 @@ def add(
     as_json: AsJson = False,
 ) -> None:
     """Make a key and show it once. A running server accepts it within seconds."""
-    from adapters.system.key_file import with_key
-    from domain.client import Client, key_digest
+    from adapters.system.key_file import new_key, with_key
+    from domain.client import Client
     from domain.errors import DomainError
     from domain.priority import named_priority
 
-    key = f"cairn_{secrets.token_urlsafe(32)}"
-    salt = secrets.token_urlsafe(16) if salt is None else salt
     models = frozenset(model) if model else None
     try:
         limits = requests_per_minute, max_concurrent, models, named_priority(priority)
-        client = Client(name, key_digest(key.encode()), salt, *limits, admin)
+        key, client = new_key(Client(name, "", salt or "", *limits, admin))
+        if salt is not None:
+            client = replace(client, salt=salt)
         _file(file).change(lambda text: with_key(text, client))
     except DomainError as error:
         fail(error.message, USAGE)

@@ -6,6 +6,7 @@ The arguments are the descriptor of its end of a socket and the name of the back
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
 from adapters.engine_process.host import Hosted, serve_parent
 from interfaces.cli.terminal.ending import leave
@@ -24,13 +25,17 @@ def import_engine(backend: str) -> object:
 
 def make_engine(settings: bytes, hold: Callable[[], None]) -> Hosted:
     """A MakeEngine that builds the token side only."""
+    from adapters.system.log_level import set_log_level
     from interfaces.cli.terminal.logs import configure_logging
     from interfaces.composition.engine_process import decode_settings
     from interfaces.composition.token_side import host_token_side
 
+    def adjust(changed: bytes) -> None:
+        set_log_level(decode_settings(changed).server.log_level)
+
     found = decode_settings(settings)
     configure_logging(found.server.log_level, found.server.log_format)
-    return host_token_side(found, hold)
+    return replace(host_token_side(found, hold), adjust=adjust)
 
 
 if __name__ == "__main__":

@@ -82,7 +82,7 @@ async def serve_until_stopped(loaded: LoadedSettings, first_child: ChildProcess)
     typer.echo(f"loading {settings.model.default}; listening on {server.base_url}")
     service = build_service(
         settings,
-        origins=loaded.origins,
+        loaded=loaded,
         place="process",
         first_child=first_child,
         supervisor=supervisor,

@@ -6,6 +6,7 @@ import sys
 from datetime import UTC, datetime
 from typing import Any
 
+from adapters.system.log_level import set_log_level
 from domain.printable import printable
 
 MAX_CHARS = 10_000
@@ -51,6 +52,6 @@ def configure_logging(level: str, log_format: str) -> None:
     """Configures logging, once a process: Cairn from `level`, libraries from warning unless `level` is debug."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else PlainFormatter())
-    logging.basicConfig(level=level.upper() if level == "debug" else "WARNING", handlers=[handler], force=True)
-    logging.getLogger("cairn").setLevel(level.upper())
+    logging.basicConfig(handlers=[handler], force=True)
+    set_log_level(level)
     logging.captureWarnings(True)

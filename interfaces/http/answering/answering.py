@@ -14,7 +14,7 @@ from dataclasses import replace
 from types import GenericAlias
 from typing import Any
 
-from litestar import post
+from litestar import patch, post
 from litestar.connection import Request
 from litestar.handlers import HTTPRouteHandler
 from litestar.openapi.spec import Operation as OperationDocument
@@ -52,10 +52,13 @@ def json_route(
     guards: Sequence[Any] = (),
     document: type[OperationDocument] = OperationDocument,
     is_cancelled: bool = True,
+    verb: type[post] | type[patch] = post,
+    statuses: Sequence[int] = (),
 ) -> Callable[[Callable[[Any, RequestContext], Awaitable[Any]]], HTTPRouteHandler]:
-    """A decorator that makes `handle(body, context)` a POST route. `body`: the type of the body in the OpenAPI
-    document, and what it is decoded into unless `decode` does that. `is_cancelled`: whether a client that disconnects
-    cancels the work. Its requests take a place, unless `guards` leave them to admins."""
+    """A decorator that makes `handle(body, context)` a route, by default of POST. `body`: the type of the body in the
+    OpenAPI document, and what it is decoded into unless `decode` does that. `is_cancelled`: whether a client that
+    disconnects cancels the work. `statuses`: of errors besides those of every such route. Its requests take a place,
+    unless `guards` leave them to admins."""
     decoder = decode or body_decoder(body)
 
     def decorate(handle: Callable[[Any, RequestContext], Awaitable[Any]]) -> HTTPRouteHandler:
@@ -68,7 +71,7 @@ def json_route(
                     raise await listing_models(context, error) from None
 
         respond.__annotations__.update({"data": body, "return": handle.__annotations__["return"]})
-        return post(
+        return verb(
             path,
             dto=body_dto(body),
             return_dto=None,
@@ -78,7 +81,7 @@ def json_route(
             operation_class=document,
             operation_id=operation_id,
             summary=operation_id[0].upper() + operation_id[1:],
-            responses=errors(400, 401, 404, 413, 415, 500, 503, error_type=error_type),
+            responses=errors(400, 401, 404, 413, 415, 500, 503, *statuses, error_type=error_type),
         )(respond)
 
     return decorate

@@ -59,6 +59,7 @@ def errors(*statuses: int, error_type: type[Struct] = ErrorBody) -> dict[int, Re
         401: "An API key is required.",
         403: "The key does not allow this, or web pages of this origin may not send requests.",
         404: "No such model.",
+        409: "The configuration file was changed by another program meanwhile.",
         413: "The body is too large.",
         415: "The body is not JSON by its content type.",
         421: "The request is addressed to a host that this server does not answer to.",

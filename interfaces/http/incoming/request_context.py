@@ -334,11 +334,12 @@ def admins_only(connection: ASGIConnection[Any, Any, Any, Any], _handler: BaseRo
 
 
 def changes_allowed(is_on: bool) -> Callable[[ASGIConnection[Any, Any, Any, Any], BaseRouteHandler], None]:
-    """A guard of routes that change the models. `is_on`: as in the settings. Raises NotAllowed."""
+    """A guard of routes that change the models, the settings or the keys. `is_on`: as in the settings. Raises
+    NotAllowed."""
 
     def check(_connection: ASGIConnection[Any, Any, Any, Any], _handler: BaseRouteHandler) -> None:
         if not is_on:
-            raise NotAllowed("models cannot be changed over HTTP here: server.admin = false in the settings")
+            raise NotAllowed("nothing can be changed over HTTP here: server.admin = false in the settings")
 
     return check
 

@@ -1,4 +1,4 @@
-"""GET /admin/api/overview and /admin/api/settings: a live page's figures, and every setting. For admins."""
+"""GET /admin/api/overview: a live page's figures. For admins."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -7,7 +7,6 @@ from typing import Literal
 from litestar.handlers import HTTPRouteHandler
 from msgspec import Struct
 
-from application.settings import ShownSetting
 from domain.health.live_figures import LATENCY_WINDOW_S, Latency, LiveReading
 from domain.health.seconds_saved import Saved
 from interfaces.http.native.bodies import MemoryBody, TiersBody, memory_body, tiers_body
@@ -145,12 +144,6 @@ class OverviewBody(Struct, tag_field="object", tag="cairn.overview"):
     tiers_age_s: float | None
 
 
-class SettingsBody(Struct, tag_field="object", tag="cairn.settings"):
-    """Every setting with its value and what decided it; secrets only as set or unset."""
-
-    data: list[ShownSetting]
-
-
 def admin_routes(services: Services, version: str) -> list[HTTPRouteHandler]:
     """The handlers. `uptime_s` counts from this call."""
     clock = services.clock
@@ -180,8 +173,4 @@ def admin_routes(services: Services, version: str) -> list[HTTPRouteHandler]:
             tiers_age_s=(now_ns - reading.at_ns) / 1e9 if reading is not None else None,
         )
 
-    @admin_get("/settings", "readSettings")
-    async def read_settings() -> SettingsBody:
-        return SettingsBody(list(services.settings()))
-
-    return [read_overview, read_settings]
+    return [read_overview]

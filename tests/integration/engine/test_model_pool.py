@@ -14,6 +14,7 @@ from adapters.fake.environment import FakeClock, FakeIds
 from adapters.fake.options import FakeOptions
 from adapters.fake.tokenizer import FakeTokenizers
 from adapters.web.image_fetcher import ImageFetcher
+from application.live_settings import LiveSettings
 from application.ports.compute import LoadReport, LoadSteps, unreported
 from application.ports.engine import Submission
 from application.ports.model_repository import ModelPreview
@@ -26,7 +27,7 @@ from application.services.text_side.models.model_pool import ROOM_WAIT_S, ModelP
 from application.services.token_side.engine_loop import EngineLoop
 from application.services.token_side.engine_thread import EngineThread
 from application.services.token_side.event_batcher import EventBatcher
-from application.settings import ModelSettings, ModelTable
+from application.settings import ModelSettings, ModelTable, Settings
 from application.use_cases.generate import Generate
 from domain.duration import Duration
 from domain.errors import InvalidRequest, ModelExceedsMemory, ModelLoadFailed, ModelNotFound, ModelsBusy
@@ -93,15 +94,14 @@ class Bench:
             repository=self.models,
             tokenizers=FakeTokenizers(),
             engine=self.loop,
-            settings=ModelSettings(default="a", **settings),
+            live=LiveSettings(Settings(model=ModelSettings(default="a", **settings), models=tables or {})),
             clock=clock,
             check=self._check,
-            tables=tables,
             room=lambda: self.room,
             max_loaded=max_loaded,
             room_wait_s=room_wait_s,
         )
-        self.encoder = PromptEncoder(PromptImages(ImageFetcher(())), PromptFiles(ToyFiles()))
+        self.encoder = PromptEncoder(PromptImages(ImageFetcher(lambda: ())), PromptFiles(ToyFiles()))
         self.generate = Generate(
             pool=self.pool,
             engine=self.loop,

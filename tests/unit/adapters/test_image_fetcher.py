@@ -69,7 +69,8 @@ def fetch(server: ThreadingHTTPServer) -> Fetch:
             assert address == (addresses[0], 80)
             return socket.create_connection(("127.0.0.1", server.server_port), timeout)
 
-        return ImageFetcher({HOST, OTHER}, timeout_s, lambda _host, _port: addresses, connect)(url, "a[0]", max_bytes)
+        fetch = ImageFetcher(lambda: {HOST, OTHER}, timeout_s, lambda _host, _port: addresses, connect)
+        return fetch(url, "a[0]", max_bytes)
 
     return fetched
 
@@ -172,7 +173,7 @@ def test_a_host_that_drips_is_left_at_the_deadline(
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(certificates / "authority.crt"))
     host = _Dripping(server_context(certificates, "host") if is_tls else None, first)
-    fetch = ImageFetcher({HOST}, 0.3, lambda _host, _port: [PUBLIC], host.connect)
+    fetch = ImageFetcher(lambda: {HOST}, 0.3, lambda _host, _port: [PUBLIC], host.connect)
     with pytest.raises(InvalidRequest, match=r"did not answer as it should|ended before the whole file"):
         fetch(f"{scheme}://{HOST}/a", "a[0]", 100_000)
     host.close()

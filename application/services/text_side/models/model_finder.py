@@ -4,16 +4,16 @@ Concurrent requests for one name share one search. Blocking work runs in `worker
 """
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import dataclass
 
+from application.live_settings import LiveSettings
 from application.ports.clock import Clock
 from application.ports.model_repository import DownloadProgress, ModelCheck, ModelPreview, ModelRepository
 from application.ports.tokenizer import Tokenizer, TokenizerLoader
 from application.ports.vision import ImageProcessor, ImageProcessorLoader
 from application.services.lane import Lane
 from application.services.text_side.models.load_failures import LoadFailures
-from application.settings import NOTHING_SET, ModelSettings, ModelTable
+from application.settings import ModelSettings, ModelTable
 from domain.errors import InvalidRequest, ModelExceedsMemory, ModelLoadFailed, ModelNotFound
 from domain.ids import ModelId
 from domain.models.capability import Capability
@@ -32,14 +32,15 @@ MAX_PENDING = 64
 @dataclass(frozen=True, slots=True)
 class ServedModel:
     """A loaded model that is ready for requests. `reuse_note`: why its prompts are never reused; empty when they are.
-    `options`: of its load. `sampling`: the defaults of requests. `images`: None for a model that does not see."""
+    `options`: of its load. `advised`: the sampling that its own files advise (see `ModelPool.sampling`). `images`: None
+    for a model that does not see."""
 
     source: ModelSource
     tokenizer: Tokenizer
     description: ModelDescription
     reuse_note: str
     options: LoadOptions = LoadOptions()
-    sampling: SamplingDefaults = SamplingDefaults()
+    advised: SamplingDefaults = SamplingDefaults()
     images: ImageProcessor | None = None
     repetition: RepetitionDetection = RepetitionDetection()
 
@@ -47,13 +48,13 @@ class ServedModel:
 @dataclass(frozen=True, slots=True)
 class FoundModel:
     """A model that may be loaded. `weight_bytes`: an estimate of its size in memory; `expert_bytes`: of the experts
-    among them. `sampling`, `images`: as in ServedModel."""
+    among them. `advised`, `images`: as in ServedModel."""
 
     source: ModelSource
     tokenizer: Tokenizer
     options: LoadOptions
     weight_bytes: int
-    sampling: SamplingDefaults
+    advised: SamplingDefaults
     images: ImageProcessor | None = None
     expert_bytes: int = 0
 
@@ -81,8 +82,7 @@ class ModelFinder:
         self,
         repository: ModelRepository,
         tokenizers: TokenizerLoader,
-        settings: ModelSettings,
-        tables: Mapping[str, ModelTable],
+        live: LiveSettings,
         check: ModelCheck,
         clock: Clock,
         workers: Lane | None = None,
@@ -92,8 +92,7 @@ class ModelFinder:
         self._repository = repository
         self._tokenizers = tokenizers
         self._images = images
-        self._settings = settings
-        self._tables = tables
+        self._live = live
         self._check = check
         self.workers = workers or Lane("model folder", NUM_THREADS, max_pending=MAX_PENDING)
         self._failures = LoadFailures(clock)
@@ -119,7 +118,7 @@ class ModelFinder:
     def as_found(self, served: ServedModel) -> FoundModel:
         """As `find`, for a model that was served a moment ago."""
         weight_bytes = served.description.weight_bytes
-        return FoundModel(served.source, served.tokenizer, served.options, weight_bytes, served.sampling, served.images)
+        return FoundModel(served.source, served.tokenizer, served.options, weight_bytes, served.advised, served.images)
 
     def note_failure(self, source: ModelSource, error: Exception) -> None:
         """Remembers a failed load, except for lack of memory: that may be tried again at any time."""
@@ -156,18 +155,17 @@ class ModelFinder:
         if isinstance(tokenizer, BaseException):
             raise tokenizer
         advised = preview.advised if self._settings.generation_config else SamplingDefaults()
-        sampling = self._table(source.id).sampling.over(advised)
         images: ImageProcessor | None = None
         if self._images is not None and Capability.SEE in source.use.capabilities:
             try:
                 images = await self.workers.run(self._images.load, source)
             except ModelLoadFailed as error:
                 source = source.without_images(error.message)
-        return FoundModel(source, tokenizer, options, preview.weight_bytes, sampling, images, preview.expert_bytes)
+        return FoundModel(source, tokenizer, options, preview.weight_bytes, advised, images, preview.expert_bytes)
 
     def _options(self, source: ModelSource) -> LoadOptions:
         """Blocking. Raises ModelLoadFailed for a draft model that cannot be found."""
-        table = self._table(source.id)
+        table = self._live.table(source.id)
         mode = SpeculationMode(table.speculation or self._settings.speculation)
         if source.use.is_pooled:
             mode = SpeculationMode.OFF
@@ -189,8 +187,9 @@ class ModelFinder:
             raise ModelLoadFailed(f"{setting} names {draft}, which has an adapter: name its base or another model")
         return source.path
 
-    def _table(self, id: ModelId) -> ModelTable:
-        return self._tables.get(id, NOTHING_SET)
+    @property
+    def _settings(self) -> ModelSettings:
+        return self._live.now.model
 
     def _locate(self, id: ModelId) -> ModelSource:
         source = self._repository.find(id)

@@ -7,12 +7,13 @@ known to fit, and it is known not to have failed a moment ago.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from itertools import count
 from typing import Any
 
+from application.live_settings import LiveSettings
 from application.ports.clock import Clock
 from application.ports.engine import Engine
 from application.ports.model_repository import DownloadProgress, ModelCheck, ModelRepository
@@ -26,12 +27,12 @@ from application.services.text_side.models.model_finder import (
     ServedModel,
     accept_any_model,
 )
-from application.settings import NOTHING_SET, ModelSettings, ModelTable
 from domain.byte_size import format_bytes
 from domain.errors import ModelExceedsMemory, ModelsBusy
 from domain.ids import ModelId
 from domain.models.capability import Capability
 from domain.models.residency import LoadModel, LoadRoom, ModelResidency, UnloadModel
+from domain.request.sampling import SamplingDefaults
 
 ROOM_WAIT_S = 60.0
 """The time a request waits for the requests of other models to end if its own model does not fit beside them."""
@@ -55,28 +56,26 @@ class ModelPool:
         repository: ModelRepository,
         tokenizers: TokenizerLoader,
         engine: Engine,
-        settings: ModelSettings,
+        live: LiveSettings,
         clock: Clock,
         check: ModelCheck = accept_any_model,
         workers: Lane | None = None,
-        tables: Mapping[str, ModelTable] | None = None,
         room: Callable[[], LoadRoom] | None = None,
         max_loaded: int | None = None,
         room_wait_s: float = ROOM_WAIT_S,
         images: ImageProcessorLoader | None = None,
     ) -> None:
-        """`tables`: the settings of single models. `room`: reads the memory for weights; by default from the engine's
+        """`room`: reads the memory for weights; by default from the engine's
         status. `max_loaded`: models at once; None for as many as fit. `images`: None where no model sees."""
         self._max_loaded, self._room_wait_s = max_loaded, room_wait_s
         self._engine = engine
-        self._settings = settings
-        self._tables = tables or {}
+        self._live = live
         self._room = room or self._engine_room
-        self._finder = ModelFinder(repository, tokenizers, settings, self._tables, check, clock, workers, images)
+        self._finder = ModelFinder(repository, tokenizers, live, check, clock, workers, images)
         self.workers = self._finder.workers
         self._residency = ModelResidency()
         self._read_room()
-        for name, table in self._tables.items():
+        for name, table in live.now.models.items():
             if table.pin:
                 self._residency.pin(ModelId(name))
         self._served: dict[ModelId, ServedModel] = {}  # in order of last use
@@ -87,6 +86,7 @@ class ModelPool:
         self._changed = asyncio.Event()
         self._idle_timers: dict[ModelId, asyncio.TimerHandle] = {}
         self._room_timer: asyncio.TimerHandle | None = None
+        live.follow(self._restart_idle_timers)
 
     @property
     def download(self) -> DownloadProgress | None:
@@ -101,6 +101,10 @@ class ModelPool:
         """Returns the state of a model. Unknown names have one too."""
         models, ttl_s = self._residency, self._ttl_s(id)
         return ModelStatus(models.residence(id), models.num_leases(id), models.is_pinned(id), ttl_s)
+
+    def sampling(self, served: ServedModel) -> SamplingDefaults:
+        """Returns the defaults of requests for a model: of its table, else as its files advise."""
+        return self._live.table(served.source.id).sampling.over(served.advised)
 
     @property
     def room(self) -> LoadRoom:
@@ -268,17 +272,21 @@ class ModelPool:
             if (ttl_s := self._ttl_s(id)) is not None:
                 self._idle_timers[id] = asyncio.get_running_loop().call_later(ttl_s, self._expire, id)
 
+    def _restart_idle_timers(self) -> None:
+        """The times to live may have changed: each idle model has its own from now on."""
+        for timer in self._idle_timers.values():
+            timer.cancel()
+        self._idle_timers.clear()
+        self._set_idle_timers()
+
     def _expire(self, id: ModelId) -> None:
         del self._idle_timers[id]
         if not self._residency.is_pinned(id):
             self.unload_when_idle(id)
 
     def _ttl_s(self, id: ModelId) -> int | None:
-        ttl = self._table(id).idle_ttl or self._settings.idle_ttl
+        ttl = self._live.table(id).idle_ttl or self._live.now.model.idle_ttl
         return None if ttl is None else ttl.num_seconds
-
-    def _table(self, id: ModelId) -> ModelTable:
-        return self._tables.get(id, NOTHING_SET)
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -300,14 +308,14 @@ class ModelPool:
             self._end_waiting(id, error)
         else:
             self._finder.forget_failure(id)
-            table = self._table(id)
+            table = self._live.table(id)
             self._served[id] = ServedModel(
                 found.source,
                 found.tokenizer,
                 model.description,
                 model.reuse_note,
                 found.options,
-                found.sampling,
+                found.advised,
                 found.images,
                 table.repetition_detection,
             )

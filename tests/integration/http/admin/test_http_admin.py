@@ -204,5 +204,7 @@ def test_settings_say_where_they_come_from_and_no_secret() -> None:
         response = service.client.get("/admin/api/settings", headers={"x-api-key": secret})
         assert secret not in response.text
         found = {one["path"]: one for one in response.json()["data"]}
-        assert found["server.api_key"] == {"path": "server.api_key", "value": "set", "origin": "code", "source": ""}
+        key = found["server.api_key"]
+        assert (key["value"], key["origin"], key["source"]) == ("set", "code", "")
+        assert "not started from a configuration file" in key["fixed"]
         assert (found["engine.queue"]["value"], found["engine.queue"]["origin"]) == (256, "default")

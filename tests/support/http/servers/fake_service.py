@@ -9,7 +9,6 @@ from typing import Any, cast
 import httpx
 from litestar import Litestar
 
-from adapters.config.loader import shown_settings
 from adapters.fake.engine import FakeEngine, FakeModels
 from adapters.fake.environment import FakeClock, FakeIds
 from adapters.fake.options import FakeOptions
@@ -17,7 +16,9 @@ from adapters.fake.tokenizer import FakeTokenizers
 from adapters.huggingface.hub import HuggingFaceHub
 from adapters.image_process.workers import ImageWorkers
 from adapters.sqlite.document_store import SqliteDocumentStore
+from adapters.system.key_file import ServerKeys
 from adapters.web.image_fetcher import ImageFetcher
+from application.live_settings import LiveSettings
 from application.ports.block_store import BlockStore
 from application.ports.document_store import DocumentStore
 from application.ports.file_reader import FileReader
@@ -47,6 +48,7 @@ from application.use_cases.check_health import CheckHealth
 from application.use_cases.embed import Embed
 from application.use_cases.generate import Generate
 from application.use_cases.hub_models import HubModels
+from application.use_cases.manage_keys import ManageKeys
 from application.use_cases.models import Models
 from application.use_cases.tokenize import Tokenize
 from domain.byte_size import ByteSize
@@ -57,6 +59,7 @@ from domain.scheduling.queue_waits import QueueWaits
 from domain.scheduling.step_values import StepLimits
 from interfaces.composition.cache import CacheTiers
 from interfaces.composition.engine_entry import IMAGE_CHILD
+from interfaces.composition.settings import build_change_settings
 from interfaces.http.answering import answering
 from interfaces.http.app import create_app
 from interfaces.http.front.connection_limits import ConnectionLimits
@@ -231,7 +234,11 @@ def fake_service(
     """
     settings = settings or ServerSettings(port=0)
     clock, ids, events = FakeClock(), FakeIds(), RecordingEvents()
-    whole = Settings(server=settings, cache=cache_settings or CacheSettings())
+    model_settings = model_settings or ModelSettings(default=DEFAULT_MODEL)
+    whole = Settings(
+        server=settings, model=model_settings, cache=cache_settings or CacheSettings(), models=tables or {}
+    )
+    live = LiveSettings(whole)
     timelines = RequestTimelines(keeps_tokens=whole.shows_text)
     figures = LiveFigures(clock, timelines)
     sinks = EventFanOut(timelines, events, figures)
@@ -263,15 +270,13 @@ def fake_service(
     memory = ShortMemory(loop, room_bytes)
     requests = OpenRequests(memory, sinks, clock, max_queue, timelines)
     repository = models or FakeModels()
-    model_settings = model_settings or ModelSettings(default=DEFAULT_MODEL)
     pool = ModelPool(
         repository=repository,
         tokenizers=tokenizers or FakeTokenizers(),
         engine=loop,
-        settings=model_settings,
+        live=live,
         clock=clock,
         check=check,
-        tables=tables,
         room=room,
         max_loaded=max_loaded,
         room_wait_s=room_wait_s,
@@ -282,9 +287,9 @@ def fake_service(
     kept = Documents(lambda: document_store, events, clock, salt=salt, timeout_s=read_timeout_s)
     calls = GeneratedCalls(kept)
     prompt_files = PromptFiles(files or ImageWorkers(IMAGE_CHILD))
-    encoder = PromptEncoder(PromptImages(fetch or ImageFetcher(())), prompt_files, calls)
+    encoder = PromptEncoder(PromptImages(fetch or ImageFetcher(lambda: ())), prompt_files, calls)
     generate = Generate(pool=pool, engine=memory, requests=requests, ids=ids, encoder=encoder, calls=calls)
-    served = Models(pool, repository, settings.model_of, DEFAULT_MODEL)
+    served = Models(pool, repository, live)
     hub_models = HubModels(hub or HuggingFaceHub(), served, lambda _id, _type: "")
     services = Services(
         DEFAULT_MODEL,
@@ -312,7 +317,8 @@ def fake_service(
         timelines,
         requests,
         CacheReadings(loop, kept.usage, clock),
-        lambda: shown_settings(whole, {}, ""),
+        build_change_settings(live, None, served),
+        ManageKeys(ServerKeys(ServerSettings(), sinks, clock)),
         trace_context,
     )
     if keys is None:

@@ -12,6 +12,7 @@ from adapters.fake.engine import FakeModels
 from adapters.fake.environment import FakeClock
 from adapters.fake.tokenizer import FakeTokenizers
 from adapters.huggingface.model_folder import EMBEDDED_NOTES
+from application.live_settings import LiveSettings
 from application.ports.model_repository import ModelCheck, ModelPreview
 from application.ports.tokenizer import Tokenizer
 from application.ports.vision import ImageProcessorLoader
@@ -45,8 +46,8 @@ class Tokenizers(FakeTokenizers):
 
 def found(tokenizers: Tokenizers, check: ModelCheck, images: ImageProcessorLoader | None = None) -> FoundModel:
     async def run() -> FoundModel:
-        models, settings = FakeModels((NAME,), seeing=[NAME]), ModelSettings(default=NAME)
-        finder = ModelFinder(models, tokenizers, settings, {}, check, FakeClock(), images=images)
+        models, live = FakeModels((NAME,), seeing=[NAME]), LiveSettings(Settings(model=ModelSettings(default=NAME)))
+        finder = ModelFinder(models, tokenizers, live, check, FakeClock(), images=images)
         try:
             return await finder.find(ModelId(NAME))
         finally:

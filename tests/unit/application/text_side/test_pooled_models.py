@@ -7,9 +7,10 @@ import pytest
 
 from adapters.fake.environment import FakeClock
 from adapters.fake.tokenizer import FakeTokenizers
+from application.live_settings import LiveSettings
 from application.ports.model_repository import DownloadProgress
 from application.services.text_side.models.model_finder import FoundModel, ModelFinder, accept_any_model
-from application.settings import ModelSettings
+from application.settings import ModelSettings, Settings
 from domain.errors import InvalidRequest
 from domain.ids import ModelId
 from domain.models.capability import Capability, ModelUse
@@ -34,8 +35,8 @@ class OneModel:
 
 
 def found(source: ModelSource) -> FoundModel:
-    settings = ModelSettings(draft="a draft model that nothing looks for")
-    finder = ModelFinder(OneModel(source), FakeTokenizers(), settings, {}, accept_any_model, FakeClock())
+    live = LiveSettings(Settings(model=ModelSettings(draft="a draft model that nothing looks for")))
+    finder = ModelFinder(OneModel(source), FakeTokenizers(), live, accept_any_model, FakeClock())
 
     async def find() -> FoundModel:
         return await finder.find(source.id)

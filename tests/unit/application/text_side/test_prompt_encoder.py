@@ -67,7 +67,7 @@ def _request(prompt: Prompt) -> GenerationRequest:
 
 @asynccontextmanager
 async def _encoder() -> AsyncIterator[PromptEncoder]:
-    encoder = PromptEncoder(PromptImages(ImageFetcher(())), PromptFiles(ToyFiles()))
+    encoder = PromptEncoder(PromptImages(ImageFetcher(lambda: ())), PromptFiles(ToyFiles()))
     try:
         yield encoder
     finally:

@@ -48,7 +48,7 @@ def chat(*pieces: str | Image) -> ChatPrompt:
 
 
 def run(work: Callable[[PromptImages], Coroutine[Any, Any, Any]], images: PromptImages | None = None) -> Any:
-    used = images or PromptImages(ImageFetcher(()))
+    used = images or PromptImages(ImageFetcher(lambda: ()))
 
     async def running() -> Any:
         try:
@@ -85,7 +85,7 @@ def test_the_least_recently_used_are_forgotten_first() -> None:
         for image in (CAT, DOG, CAT, toy_image(1, 1), CAT, DOG):
             await images.shown(chat(image), served(counting), "")
 
-    run(work, PromptImages(ImageFetcher(()), max_kept=2))
+    run(work, PromptImages(ImageFetcher(lambda: ()), max_kept=2))
     assert counting.measured == [CAT.data, DOG.data, toy_image(1, 1).data, DOG.data]
 
 
@@ -168,7 +168,7 @@ def test_the_oldest_arrays_are_dropped_above_the_bound() -> None:
             await wanted.prepare(digest)
         assert counting.measured == [CAT.data, DOG.data, CAT.data]
 
-    run(work, PromptImages(ImageFetcher(()), max_prepared_bytes=8 * 4))
+    run(work, PromptImages(ImageFetcher(lambda: ()), max_prepared_bytes=8 * 4))
 
 
 def test_a_client_with_costly_images_leaves_a_thread_to_others() -> None:

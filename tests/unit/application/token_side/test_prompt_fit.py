@@ -51,7 +51,7 @@ def test_numbers_that_no_token_has_are_refused_by_name(ids: tuple[int, ...]) -> 
     prompt = TokenPrompt(IdRow(ids))
 
     async def checked() -> None:
-        encoder = PromptEncoder(PromptImages(ImageFetcher(())), PromptFiles(ToyFiles()))
+        encoder = PromptEncoder(PromptImages(ImageFetcher(lambda: ())), PromptFiles(ToyFiles()))
         try:
             request = GenerationRequest(RequestId("r"), ModelId("m"), prompt)
             served = ServedModel(ModelSource(ModelId("m"), ""), FakeTokenizer(), MODEL, "")
