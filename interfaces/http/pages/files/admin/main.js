@@ -1,9 +1,11 @@
 // The admin page: asks the admin's API every two seconds while somebody looks, and hands each part its share.
 
 import { ApiError, ask } from "../shared/api.js";
+import { setUpChangeSettings, showChangeableModels } from "./change_settings.js";
 import { showFailure, showWell, setUpConnection } from "./connection.js";
 import { setUpFigures, showFigures } from "./figures.js";
 import { readPulls, setUpGetModels, showGetModels, showPulls } from "./get_models.js";
+import { setUpKeys } from "./keys.js";
 import { showMemory } from "./memory.js";
 import { readModels, setUpModels, showModels, showModelsFailure } from "./models.js";
 import { setUpOpen, showOpen } from "./open.js";
@@ -48,6 +50,7 @@ function showLive({ overview, requests }) {
 function showAllModels(shown) {
   showModels(shown);
   showGetModels(shown);
+  showChangeableModels(shown);
   if (location.hash !== "" && !isPlaced) document.querySelector(location.hash)?.scrollIntoView();
   isPlaced = true;
 }
@@ -77,4 +80,9 @@ setUpModels(() => models.now());
 setUpGetModels({ onPulls: () => pulls.now(), onModels: () => models.now(), rest: () => pulls.pause() });
 setUpRecent(() => live.now());
 setUpSettings();
+setUpChangeSettings(() => {
+  settings.now();
+  models.now();
+});
+setUpKeys();
 live.now();

@@ -2,6 +2,8 @@
 
 import { ask } from "../shared/api.js";
 import { byId, h, setText } from "../shared/dom.js";
+import { showChangeable } from "./change_settings.js";
+import { readKeys } from "./keys.js";
 import { reconcile } from "./rows.js";
 
 const ORIGINS = { default: "default", file: "file", environment: "variable", flag: "flag", code: "the program" };
@@ -14,9 +16,12 @@ export function setUpSettings() {
 }
 
 export async function readSettings() {
-  settings = (await ask("/admin/api/settings")).data;
+  const read = await ask("/admin/api/settings");
+  settings = read.data;
   byId("settings-problem").hidden = true;
   draw();
+  showChangeable(read);
+  await readKeys();
 }
 
 export function showSettingsFailure(error) {

@@ -50,7 +50,8 @@ export class ApiError extends Error {
 /**
  * The raw response, for streams; throws ApiError for any status that is no success.
  * @param {string} path
- * @param {{body?: unknown, method?: string, signal?: AbortSignal}} [options] `body` is sent as JSON, by POST
+ * @param {{body?: unknown, method?: string, signal?: AbortSignal}} [options] `body` is sent as JSON, by
+ *   POST unless there is a method
  */
 export async function send(path, { body, method, signal } = {}) {
   const headers = {};
@@ -59,7 +60,7 @@ export async function send(path, { body, method, signal } = {}) {
   const request = { headers, method, signal, cache: "no-store", credentials: "omit" };
   if (body !== undefined) {
     headers["content-type"] = "application/json";
-    request.method = "POST";
+    request.method = method ?? "POST";
     request.body = JSON.stringify(body);
   }
   let response;
