@@ -24,6 +24,7 @@ from adapters.engine_process.child import Child
 from adapters.engine_process.messages import (
     CHECK,
     CLEAR,
+    CLEAR_HOT,
     EXPLAIN,
     LOAD,
     NUM_STORED,
@@ -247,6 +248,9 @@ class EngineProcess:
 
     async def clear(self, model: str | None, salt: str | None) -> Cleared:
         return await self._ask(CLEAR, model, salt)
+
+    async def clear_hot(self) -> Cleared:
+        return await self._ask(CLEAR_HOT)
 
     async def _ask(self, question: Question[T], *arguments: object) -> T:
         self._need_running()

@@ -212,9 +212,10 @@ NUM_STORED: Question[int | None] = Question("num_stored", tuple[ModelId, Encoded
 SETTLE: Question[bool] = Question("settle", tuple[float], bool)
 STATS: Question[CacheStats] = Question("stats", tuple[()], CacheStats)
 CLEAR: Question[Cleared] = Question("clear", tuple[str | None, str | None], Cleared)
+CLEAR_HOT: Question[Cleared] = Question("clear_hot", tuple[()], Cleared)
 
 QUESTIONS: Mapping[str, Question[Any]] = {
-    question.name: question for question in (LOAD, UNLOAD, CHECK, EXPLAIN, NUM_STORED, SETTLE, STATS, CLEAR)
+    question.name: question for question in (LOAD, UNLOAD, CHECK, EXPLAIN, NUM_STORED, SETTLE, STATS, CLEAR, CLEAR_HOT)
 }
 
 

@@ -100,13 +100,14 @@ class CacheStats:
 
 @dataclass(frozen=True, slots=True)
 class Cleared:
-    """Counts of removed records: of the hot tier; of the store, including queued ones, and their bytes in the store.
-    `problem`: the reason why data may be left in its files; empty when none is."""
+    """Counts of removed records: of the hot tier, with the bytes that they used; of the store, including queued ones,
+    and their bytes in the store. `problem`: the reason why data may be left in its files; empty when none is."""
 
     num_hot: int = 0
     num_stored: int = 0
     stored_bytes: int = 0
     problem: str = ""
+    hot_bytes: int = 0
 
     def plus(self, other: "Cleared") -> "Cleared":
         """Returns the sum of both."""
@@ -116,4 +117,5 @@ class Cleared:
             self.num_stored + other.num_stored,
             self.stored_bytes + other.stored_bytes,
             problems,
+            self.hot_bytes + other.hot_bytes,
         )

@@ -276,6 +276,11 @@ class EngineCache(Protocol):
         A request that runs during the call ends normally, and none of its state is kept."""
         ...
 
+    async def clear_hot(self) -> Cleared:
+        """Evicts all records of the hot tier that no request uses at the moment. Live states and the store keep theirs,
+        so that nothing is lost that is stored."""
+        ...
+
 
 class Engine(Protocol):
     """An engine, see the module docstring. A stopped engine is not started again."""

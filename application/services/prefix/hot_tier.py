@@ -115,7 +115,15 @@ class HotTier:
             for node in gone:
                 self._forgotten[node.record.key] += node.pins
             self._forgotten = +self._forgotten
-            return Cleared(num_hot=len(gone))
+            return Cleared(num_hot=len(gone), hot_bytes=sum(node.size_bytes for node in gone))
+
+    def empty(self) -> Cleared:
+        """Evicts all records but those that are pinned, whose payloads are in use."""
+        with self._lock:
+            tree = self._tree
+            before, used_bytes = len(tree.nodes), tree.used_bytes
+            tree.make_room(0, 0)
+            return Cleared(num_hot=before - len(tree.nodes), hot_bytes=used_bytes - tree.used_bytes)
 
     def followers(self, namespace: Namespace, parent: BlockHash, limit: int) -> list[IdRow]:
         """Token ids of up to `limit` records that follow `parent`, lately used ones first; for explaining."""

@@ -65,6 +65,9 @@ class CacheAccess:
     async def clear(self, model: str | None, salt: str | None) -> Cleared:
         return await self._store.await_upkeep(partial(self._prefix_cache.clear, model, salt), CLEAR_TIMEOUT_S)
 
+    async def clear_hot(self) -> Cleared:
+        return await asyncio.to_thread(self._prefix_cache.tiers.hot.empty)
+
 
 def _stats(usage: StoreUsage) -> StoreStats:
     by_model: dict[str, list[NamespaceUsage]] = {}

@@ -10,7 +10,7 @@ import typer
 from application.events import Event, StoreFault
 from domain.byte_size import format_bytes
 from domain.printable import printable
-from interfaces.cli.terminal.ending import FAILED, fail
+from interfaces.cli.terminal.ending import FAILED, USAGE, fail
 from interfaces.cli.terminal.options import ApiKey, AsJson, Url, Yes, settings_with
 from interfaces.cli.terminal.progress import Meter, progress
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from application.ports.document_store import DocumentStore
     from application.settings import StoreSettings
     from domain.prefix.fingerprint import NamespaceFilter
+    from interfaces.http.native.cache import ClearedBody
 
 StoreDir = Annotated[
     str | None, typer.Option("--store", metavar="DIR", help="The store's folder. Default: store.dir in the settings.")
@@ -30,6 +31,10 @@ OfModel = Annotated[
 Salt = Annotated[
     str | None,
     typer.Option("--salt", metavar="SALT", help="Only requests with this cache_salt; '' for those without one."),
+]
+Tier = Annotated[
+    str | None,
+    typer.Option("--tier", metavar="hot", help="hot: only the hot tier of the running server; what is stored stays."),
 ]
 Payloads = Annotated[bool, typer.Option(help="Also read every stored byte and check it.")]
 
@@ -117,6 +122,7 @@ def clear(
     store: StoreDir = None,
     model: OfModel = None,
     salt: Salt = None,
+    tier: Tier = None,
     url: Url = None,
     api_key: ApiKey = None,
     yes: Yes = False,
@@ -127,6 +133,13 @@ def clear(
     from application.ports.block_store import OpenFailure, StoreOpenError
     from domain.prefix.fingerprint import NamespaceFilter
 
+    if tier is not None:
+        if tier != "hot" or (model, salt, store) != (None, None, None):
+            fail("--tier takes hot, and neither --store nor --model nor --salt beside it", USAGE)
+        _confirm(None, yes)
+        cleared = _ask_server(url, api_key, {"tier": tier})
+        _report({"removed_from_memory": cleared.hot_records, "removed_memory_bytes": cleared.hot_bytes}, as_json)
+        return
     choice = NamespaceFilter.of(model, salt, settings_with({}).settings.cache.salt)
     try:
         if url is not None:
@@ -187,15 +200,7 @@ def _emptied(failure: Exception, settings: "StoreSettings", yes: bool) -> dict[s
 
 
 def _cleared_by_server(url: str | None, api_key: str | None, model: str | None, salt: str | None) -> dict[str, object]:
-    import asyncio
-
-    from interfaces.cli.client.running_server import configured_server, needed
-    from interfaces.http.native.cache import ClearedBody
-
-    server = configured_server(url, api_key)
-    with needed():
-        answer = asyncio.run(server.ask("/v1/cache/clear", json.dumps({"model": model, "salt": salt}).encode()))
-        cleared = server.understood(answer, ClearedBody)
+    cleared = _ask_server(url, api_key, {"model": model, "salt": salt})
     return {
         "removed": cleared.records,
         "removed_bytes": cleared.bytes,
@@ -203,6 +208,18 @@ def _cleared_by_server(url: str | None, api_key: str | None, model: str | None, 
         "removed_from_memory": cleared.hot_records,
         "problem": None if cleared.problem is None else printable(cleared.problem),
     }
+
+
+def _ask_server(url: str | None, api_key: str | None, choice: dict[str, str | None]) -> "ClearedBody":
+    import asyncio
+
+    from interfaces.cli.client.running_server import configured_server, needed
+    from interfaces.http.native.cache import ClearedBody
+
+    server = configured_server(url, api_key)
+    with needed():
+        answer = asyncio.run(server.ask("/v1/cache/clear", json.dumps(choice).encode()))
+        return server.understood(answer, ClearedBody)
 
 
 @contextmanager

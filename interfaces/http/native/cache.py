@@ -3,6 +3,8 @@
 The first two take the body of a chat, a response or a completion.
 """
 
+from typing import Literal
+
 from litestar import get
 from litestar.handlers import HTTPRouteHandler
 from msgspec import Struct
@@ -54,16 +56,18 @@ class WarmedBody(Struct, tag_field="object", tag="cairn.warmed"):
 class ClearRequest(Struct, forbid_unknown_fields=True):
     """The choice of what to clear. Null and absent mean any; an unknown field is refused, because a typing error must
     not clear everything. `model`: its name, or the first digits of a namespace. `salt`: a `cache_salt`, empty for
-    requests that name none; it is combined with the admin's key as in the admin's own requests."""
+    requests that name none; it is combined with the admin's key as in the admin's own requests. `tier`: `hot` evicts
+    the hot tier alone, of all models and salts; what is stored stays."""
 
     model: str | None = None
     salt: str | None = None
+    tier: Literal["hot"] | None = None
 
 
 class ClearedBody(Struct, tag_field="object", tag="cairn.cleared"):
-    """Records that were removed: from memory; from the store and the queue in front of it, with their bytes in the
-    store; stored responses and tool calls, with theirs. `problem`: why something may be left in the store's files, else
-    null."""
+    """Records that were removed: from the hot tier, with the bytes of memory that they took; from the store and the
+    queue in front of it, with their bytes in the store; stored responses and tool calls, with theirs. `problem`: why
+    something may be left in the store's files, else null."""
 
     hot_records: int
     records: int
@@ -71,6 +75,7 @@ class ClearedBody(Struct, tag_field="object", tag="cairn.cleared"):
     documents: int
     document_bytes: int
     problem: str | None
+    hot_bytes: int = 0
 
 
 class CacheStatsBody(TiersBody, tag_field="object", tag="cairn.cache_stats"):
@@ -112,12 +117,17 @@ def cache_routes(services: Services, bodies: PromptBodies) -> list[HTTPRouteHand
         is_cancelled=False,
     )
     async def clear(body: ClearRequest, context: RequestContext) -> ClearedBody:
+        if body.tier is not None:
+            if body.model is not None or body.salt is not None:
+                raise InvalidRequest("tier clears all models and salts: leave out model and salt", param="tier")
+            evicted = await services.engine.cache.clear_hot()
+            return ClearedBody(evicted.num_hot, 0, 0, 0, 0, None, evicted.hot_bytes)
         salt = None if body.salt is None else context.client.tenant(body.salt)
         cleared = await services.engine.cache.clear(body.model, salt)
         erased = await services.documents.erase(body.model, salt)
         problem = "; ".join(problem for problem in (cleared.problem, erased.problem) if problem) or None
         numbers = (cleared.num_hot, cleared.num_stored, cleared.stored_bytes, erased.num_documents, erased.num_bytes)
-        return ClearedBody(*numbers, problem)
+        return ClearedBody(*numbers, problem, cleared.hot_bytes)
 
     @get("/v1/cache/stats", guards=[admins_only], operation_id="readCacheStats", responses=errors(401))
     async def read_stats() -> CacheStatsBody:

@@ -325,6 +325,12 @@ def test_the_cache_explains_stores_counts_and_clears(run: Run) -> None:
         assert [(model.model, model.num_namespaces) for model in stats.store.models] == [(MODEL, 1)]
         assert stats.queue is not None
         assert stats.queue.persisted > 0
+        evicted = await cache.clear_hot()
+        assert (evicted.num_hot > 0, evicted.hot_bytes > 0, evicted.num_stored) == (True, True, 0)
+        assert (await cache.stats()).hot.used_bytes == 0
+        assert (await cache.explain(MODEL, prompt, "")).stopped_at == num_prompt - 1
+        client.submit("b", "another prompt of some length " * 10)
+        await client.end("b")
         assert (await cache.clear(None, "other")).num_stored == 0
         cleared = await cache.clear(MODEL, None)
         assert cleared.num_hot > 0

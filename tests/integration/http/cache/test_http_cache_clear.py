@@ -52,6 +52,18 @@ def test_a_live_server_forgets_everything() -> None:
         assert reused(service) > 0
 
 
+def test_the_hot_tier_alone_is_cleared_and_what_is_stored_is_reused() -> None:
+    with fake_service(OPTIONS, reuses=True, store=MemoryBlockStore()) as service:
+        assert reused(service) == 0
+        service.wait_until(lambda: is_stored(service), "the store to have what was computed")
+        used_bytes = service.client.get("/v1/cache/stats").json()["hot"]["used_bytes"]
+        answer = clear(service, tier="hot")
+        assert (answer["hot_bytes"], answer["records"], answer["documents"]) == (used_bytes, 0, 0)
+        stats = service.client.get("/v1/cache/stats").json()
+        assert (stats["hot"]["used_bytes"], stats["store"]["stored_bytes"] > 0) == (0, True)
+        assert reused(service) > 0
+
+
 def test_a_tenant_s_salt_clears_that_tenant() -> None:
     settings = CacheSettings(salt="the server's own")
     with fake_service(OPTIONS, reuses=True, store=MemoryBlockStore(), cache_settings=settings) as service:
@@ -70,6 +82,7 @@ def test_a_tenant_s_salt_clears_that_tenant() -> None:
 
 def test_what_is_not_understood_clears_nothing() -> None:
     bodies: list[Any] = [{"modle": "x"}, {"model": 7}, {"salt": ["alice"]}, [], "all"]
+    bodies += [{"tier": "store"}, {"tier": "hot", "model": DEFAULT_MODEL}, {"tier": "hot", "salt": ""}]
     with fake_service(OPTIONS, reuses=True, store=MemoryBlockStore()) as service:
         reused(service)
         for body in bodies:
@@ -90,6 +103,12 @@ def test_the_command_asks_the_server_that_has_the_store(tmp_path: Path) -> None:
         asked = run_cairn(tmp_path, "cache", "clear", stdin="n\n", **environment)
         assert asked.returncode == 1
         assert "records?" in asked.stderr
+        assert reused(service) > 0
+        hot = run_cairn(tmp_path, "cache", "clear", "--tier", "hot", "--yes", "--json", **environment)
+        assert hot.returncode == 0, hot.stderr
+        assert json.loads(hot.stdout)["removed_memory_bytes"] > 0
+        both = run_cairn(tmp_path, "cache", "clear", "--tier", "hot", "--salt", "", "--yes", **environment)
+        assert (both.returncode, "--salt" in both.stderr) == (2, True)
         assert reused(service) > 0
         done = run_cairn(tmp_path, "cache", "clear", "--yes", "--json", **environment)
         assert done.returncode == 0, done.stderr

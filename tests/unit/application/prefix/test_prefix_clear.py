@@ -39,6 +39,29 @@ def test_memory_queue_and_store_are_cleared(layout: StateLayout) -> None:
     driver.check_idle()
 
 
+def test_the_hot_tier_alone_is_emptied_but_for_what_is_in_use() -> None:
+    store = MemoryBlockStore()
+    driver = CacheDriver(OPTIONS, store=store)
+    driver.run(PROMPT)
+    driver.run(list(range(400, 600)))
+    stored, used_bytes = num_stored(store), driver.hot.usage().used_bytes
+    job = driver.begin(PROMPT)
+    assert job.cache.poll()
+    num_pinned = driver.hot.usage().num_pinned
+    assert num_pinned > 0
+    cleared = driver.hot.empty()
+    left = driver.hot.usage()
+    assert cleared.num_hot > 0
+    assert cleared.hot_bytes == used_bytes - left.used_bytes
+    assert num_hot(driver) == num_pinned
+    driver.finish(job)
+    assert num_stored(store) == stored
+    assert driver.hot.empty().num_hot > 0
+    assert (num_hot(driver), driver.hot.usage().used_bytes) == (0, 0)
+    assert driver.run(PROMPT).computed == 0
+    driver.check_idle()
+
+
 @KINDS
 @pytest.mark.parametrize("steps", [1, 3, 6, 9, 11])
 def test_a_request_that_runs_leaves_nothing_behind(layout: StateLayout, steps: int) -> None:
