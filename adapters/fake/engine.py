@@ -94,17 +94,18 @@ class FakeEngine:
 
 class FakeModels:
     """A ModelRepository of `names`, without files or downloads. `uses`: of those that do not generate; those of
-    `seeing` see images too."""
+    `seeing` see images too. `file_bytes`: of each."""
 
     def __init__(
         self,
         names: Sequence[str] = DEFAULT_NAMES,
         uses: Mapping[str, ModelUse] | None = None,
         seeing: Collection[str] = (),
+        file_bytes: int = 0,
     ) -> None:
         uses = {**dict.fromkeys(seeing, ModelUse(frozenset({Capability.GENERATE, Capability.SEE}))), **(uses or {})}
         self._sources = {
-            id: ModelSource(id, f"fake:{id}", 1_700_000_000, "fake", use=uses.get(id, PLAIN_USE))
+            id: ModelSource(id, f"fake:{id}", 1_700_000_000, "fake", file_bytes, use=uses.get(id, PLAIN_USE))
             for id in map(ModelId, sorted(names))
         }
 

@@ -55,6 +55,10 @@ class Models:
         sources.update({id: served.source for id, served in loaded.items()})
         return [self._entry(sources[id], loaded.get(id)) for id in sorted(sources, key=self._place)]
 
+    async def why_too_large(self, entry: ModelEntry) -> str:
+        """As `ModelPool.why_too_large`."""
+        return await self._pool.why_too_large(entry.source)
+
     async def one(self, id: ModelId) -> ModelEntry | None:
         return next((entry for entry in await self.all() if entry.source.id == id), None)
 

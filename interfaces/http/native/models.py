@@ -65,7 +65,8 @@ class SpeculationBody(Struct):
 class ManagedBody(Struct):
     """A model that can be managed. `bytes`: of its weights as they are loaded, or else as they lie in its files.
     `adapter`: folder of the adapter over them, else null. `origin`: `embedded`, `hub` (its cache) or `local`.
-    `sampling`: what requests have that do not say, once it is loaded. `layout`, `speculation`: null before."""
+    `sampling`: what requests have that do not say, once it is loaded. `layout`, `speculation`: null before.
+    `memory`: by how much it exceeds the memory here, and which part of it is experts; empty if it may fit."""
 
     standing: StandingBody
     bytes: int
@@ -75,6 +76,7 @@ class ManagedBody(Struct):
     sampling: dict[str, float]
     layout: list[LayersBody] | None
     speculation: SpeculationBody | None
+    memory: str = ""
 
 
 class RoomBody(Struct):
@@ -103,7 +105,7 @@ def managed_model_routes(services: Services, may_change: bool) -> list[HTTPRoute
         room = models.room
         entries = await models.all()
         return ManagedListBody(
-            [_managed(entry, services.figures) for entry in entries],
+            [_managed(one, services.figures, await models.why_too_large(one)) for one in entries],
             RoomBody(room.limit_bytes, room.fixed_bytes, room.busy_bytes),
             may_change,
         )
@@ -131,7 +133,7 @@ def _standing_body(id: ModelId, status: ModelStatus) -> StandingBody:
     return StandingBody(id, status.residence.value, status.is_pinned, status.num_leases, status.idle_ttl_s)
 
 
-def _managed(entry: ModelEntry, figures: LiveFigures) -> ManagedBody:
+def _managed(entry: ModelEntry, figures: LiveFigures, memory: str) -> ManagedBody:
     source, model = entry.source, entry.description
     return ManagedBody(
         _standing_body(source.id, entry.status),
@@ -142,6 +144,7 @@ def _managed(entry: ModelEntry, figures: LiveFigures) -> ManagedBody:
         dict(entry.sampling.set_values()),
         None if model is None else _layers(model.layout),
         None if model is None else _speculation(model, figures.usages().get(source.id, Usage(0, 0))),
+        memory,
     )
 
 

@@ -14,7 +14,7 @@ from application.ports.vision import ImageProcessor, ImageProcessorLoader
 from application.services.lane import Lane
 from application.services.text_side.models.load_failures import LoadFailures
 from application.settings import ModelSettings, ModelTable
-from domain.errors import InvalidRequest, ModelExceedsMemory, ModelLoadFailed, ModelNotFound
+from domain.errors import DomainError, InvalidRequest, ModelExceedsMemory, ModelLoadFailed, ModelNotFound
 from domain.ids import ModelId
 from domain.models.capability import Capability
 from domain.models.model_card import LoadOptions, ModelDescription, ModelSource
@@ -97,6 +97,7 @@ class ModelFinder:
         self.workers = workers or Lane("model folder", NUM_THREADS, max_pending=MAX_PENDING)
         self._failures = LoadFailures(clock)
         self._finding: dict[ModelId, asyncio.Task[FoundModel]] = {}
+        self._previews: dict[ModelId, tuple[ModelSource, ModelPreview]] = {}
         self.download: DownloadProgress | None = None
 
     def close(self) -> None:
@@ -114,6 +115,18 @@ class ModelFinder:
             self._finding[id] = task
             task.add_done_callback(lambda done: self._end_finding(id, done))
         return await asyncio.shield(task)
+
+    async def preview(self, source: ModelSource) -> ModelPreview:
+        """Returns the sizes of a model, read once for the same files; without sizes if it cannot be loaded."""
+        known = self._previews.get(source.id)
+        if known is None or known[0] != source:
+            try:
+                options = await self.workers.run(self._options, source)
+                preview = await self.workers.run(self._check, source, options)
+            except DomainError:
+                preview = ModelPreview()
+            known = self._previews[source.id] = (source, preview)
+        return known[1]
 
     def as_found(self, served: ServedModel) -> FoundModel:
         """As `find`, for a model that was served a moment ago."""

@@ -31,7 +31,8 @@ from domain.byte_size import format_bytes
 from domain.errors import ModelExceedsMemory, ModelsBusy
 from domain.ids import ModelId
 from domain.models.capability import Capability
-from domain.models.residency import LoadModel, LoadRoom, ModelResidency, UnloadModel
+from domain.models.model_card import ModelSource
+from domain.models.residency import LoadModel, LoadRoom, ModelResidency, Residence, UnloadModel
 from domain.request.sampling import SamplingDefaults
 
 ROOM_WAIT_S = 60.0
@@ -110,6 +111,17 @@ class ModelPool:
     def room(self) -> LoadRoom:
         """The memory for weights, now."""
         return self._room()
+
+    async def why_too_large(self, source: ModelSource) -> str:
+        """The sizes of a model that is not loaded and cannot be: what its weights need, what is available, and which
+        part is experts. Empty if it may fit. The headers of its files are read only if they are too large."""
+        self._read_room()
+        is_absent = self._residency.residence(source.id) is Residence.ABSENT
+        if not is_absent or self._too_large(source.id, source.file_bytes) is None:
+            return ""
+        preview = await self._finder.preview(source)
+        error = self._too_large(source.id, preview.weight_bytes or source.file_bytes, preview.expert_bytes)
+        return "" if error is None else error.message
 
     async def pin(self, id: ModelId) -> None:
         """Loads a model and keeps it loaded. Raises as `acquire`; the model is not pinned then."""
@@ -204,7 +216,8 @@ class ModelPool:
         if needed is not None:
             found.source.check(needed)
         self._read_room()
-        self._refuse_too_large(id, found)
+        if (error := self._too_large(id, found.weight_bytes, found.expert_bytes)) is not None:
+            raise error
         self._found[id] = found
         return found.weight_bytes
 
@@ -246,14 +259,14 @@ class ModelPool:
         self._room_timer = None
         self._advance()
 
-    def _refuse_too_large(self, id: ModelId, found: FoundModel) -> None:
-        num_bytes = found.weight_bytes
+    def _too_large(self, id: ModelId, num_bytes: int, expert_bytes: int = 0) -> ModelExceedsMemory | None:
+        """The error of a model whose weights never fit; None if they may fit."""
         available = self._residency.never_fits(id, num_bytes)
         if available is None:
-            return
+            return None
         limit = self._residency.room.limit_bytes
-        experts = f"; {format_bytes(found.expert_bytes)} of the weights are experts" if found.expert_bytes else ""
-        raise ModelExceedsMemory(
+        experts = f"; {format_bytes(expert_bytes)} of the weights are experts" if expert_bytes else ""
+        return ModelExceedsMemory(
             f"{id} does not fit: its weights need {format_bytes(num_bytes)}, and {format_bytes(available)} are"
             f" available at most, of a limit of {format_bytes(limit or 0)}: {format_bytes(num_bytes - available)} too"
             f" much{experts}",

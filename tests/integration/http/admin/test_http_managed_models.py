@@ -3,6 +3,7 @@
 from itertools import product
 from typing import Any
 
+from adapters.fake.engine import FakeModels
 from adapters.fake.options import FakeOptions
 from application.ports.model_repository import ModelPreview
 from application.settings import ModelTable
@@ -104,3 +105,22 @@ def test_a_load_that_cannot_fit_says_by_how_much_in_every_dialect() -> None:
             assert standing(service, DEFAULT_MODEL)["state"] == "loaded", "nothing is evicted in vain"
             if path.startswith("/v1/c"):
                 assert answer.json()["error"]["code"] == "model_exceeds_memory"
+
+
+def test_the_list_says_what_does_not_fit_by_how_much_and_what_experts_take() -> None:
+    checked = list[str]()
+
+    def check(source: Any, options: Any) -> Any:
+        checked.append(source.id)
+        return ModelPreview(9 << 30, expert_bytes=7 << 30) if source.id == OTHER else ModelPreview(5 << 30)
+
+    room = LoadRoom(limit_bytes=6 << 30)
+    with fake_service(check=check, models=FakeModels(file_bytes=8 << 30), room=lambda: room) as service:
+        for _ in range(2):
+            told = {one["standing"]["id"]: one["memory"] for one in service.client.get("/models").json()["data"]}
+        assert "3 GiB too much; 7 GiB of the weights are experts" in told[OTHER]
+        assert told[DEFAULT_MODEL] == "", "its files are larger than what is loaded of them"
+        assert checked == sorted(set(checked)), "headers are read once"
+        post(service, "load", DEFAULT_MODEL)
+        room = LoadRoom(limit_bytes=100 << 30)
+        assert {one["memory"] for one in service.client.get("/models").json()["data"]} == {""}
