@@ -108,8 +108,8 @@ class LiveFigures(EventRouter):
             for tier, num_tokens in event.reused.items():
                 counts.tokens[timeline.model, tier] += num_tokens
             if event.reason not in TAKES_NO_PART:
-                counts.num_lookups += 1
-                counts.num_looked_up += event.num_prompt
+                counts.lookups[timeline.model] += 1
+                counts.looked_up[timeline.model] += event.num_prompt
 
     def _computed(self, event: PrefillChunkComputed) -> None:
         if (timeline := self.timelines.of(event.id)) is not None:

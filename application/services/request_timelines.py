@@ -10,7 +10,8 @@ before the fold began, or dropped) and events out of order change nothing.
 A preempted request stays in its stage: what it waits for then is part of that stage's duration.
 
 Memory is bounded: past `max_open` requests the oldest is dropped, which only happens if ends get lost; the last
-`max_ended` that ended are kept. Token ids of a divergence are kept only where `keeps_tokens` is set, together with
+`max_ended` that ended are kept, and of each SLOWEST_SLICE_NS of the last hour the NUM_SLOWEST whose first token took
+longest. Token ids of a divergence are kept only where `keeps_tokens` is set, together with
 their owner; a caller that shows them must ask `tokens_for`.
 """
 
@@ -18,6 +19,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from heapq import nlargest
 from itertools import islice
 
 from application.events import (
@@ -46,6 +48,10 @@ MAX_OPEN = 131_072
 """More than the longest queue that can be set."""
 
 MAX_ENDED = 256
+
+NUM_SLOWEST = 20
+SLOWEST_SLICE_NS, SLOWEST_SLICES = 300 * 10**9, 12
+"""The slices of time of the slowest requests; the last one is not over, so that they reach back 55 to 60 minutes."""
 
 
 class Stage(Enum):
@@ -158,6 +164,7 @@ class RequestTimelines(EventRouter):
         self._max_ended = max_ended
         self._open: OrderedDict[RequestId, RequestTimeline] = OrderedDict()
         self._ended: OrderedDict[RequestId, RequestTimeline] = OrderedDict()
+        self._slowest: dict[int, list[RequestTimeline]] = {}
         self._counts: Counter[tuple[ModelId, Stage]] = Counter()
         self._waits: Counter[str] = Counter()
         super().__init__(
@@ -205,7 +212,12 @@ class RequestTimelines(EventRouter):
 
     def get(self, id: RequestId) -> RequestTimeline | None:
         """Returns a copy of a timeline, open or ended."""
-        return self.between(lambda: None if (found := self.of(id)) is None else replace(found))
+
+        def find() -> RequestTimeline | None:
+            slowest = (one for slice in self._slowest.values() for one in slice if one.id == id)
+            return None if (found := self.of(id) or next(slowest, None)) is None else replace(found)
+
+        return self.between(find)
 
     def open(self, most: int | None = None) -> Sequence[RequestTimeline]:
         """Returns copies of open timelines, the longest open first, at most `most`."""
@@ -214,6 +226,17 @@ class RequestTimelines(EventRouter):
     def ended(self, most: int | None = None) -> Sequence[RequestTimeline]:
         """Returns copies of ended timelines, the last that ended first, at most `most`."""
         return self.between(lambda: [replace(one) for one in islice(reversed(self._ended.values()), most)])
+
+    def slowest(self, most: int, now_ns: int) -> Sequence[RequestTimeline]:
+        """Returns copies of the timelines whose first token took longest, of those that ended in the last hour; the
+        slowest first, at most `most` and NUM_SLOWEST."""
+
+        def find() -> list[RequestTimeline]:
+            since = now_ns // SLOWEST_SLICE_NS - SLOWEST_SLICES
+            kept = [one for number, slice in self._slowest.items() if number > since for one in slice]
+            return [replace(one) for one in nlargest(min(most, NUM_SLOWEST), kept, key=_seconds_to_first_token)]
+
+        return self.between(find)
 
     def num_in_stage(self) -> dict[tuple[ModelId, Stage], int]:
         """Open requests by model and stage, including zeros for keys that were in use once."""
@@ -306,6 +329,15 @@ class RequestTimelines(EventRouter):
         self._ended[event.id] = timeline
         while len(self._ended) > self._max_ended:
             self._ended.popitem(last=False)
+        if timeline.first_token_ns is not None:
+            self._note_slow(timeline, event.at_ns // SLOWEST_SLICE_NS)
+
+    def _note_slow(self, timeline: RequestTimeline, number: int) -> None:
+        if number not in self._slowest:
+            newest = max(number, *self._slowest) if self._slowest else number
+            self._slowest = {at: kept for at, kept in self._slowest.items() if at > newest - SLOWEST_SLICES}
+        kept = [*self._slowest.get(number, ()), timeline]
+        self._slowest[number] = nlargest(NUM_SLOWEST, kept, key=_seconds_to_first_token)
 
     def _explain(self, found: _Explained) -> None:
         if (timeline := self._open.get(found.id)) is not None:
@@ -336,3 +368,7 @@ class RequestTimelines(EventRouter):
 
     def _count(self, timeline: RequestTimeline, change: int) -> None:
         self._counts[timeline.model, timeline.stage] += change
+
+
+def _seconds_to_first_token(timeline: RequestTimeline) -> float:
+    return timeline.time_to_first_token_s or 0.0

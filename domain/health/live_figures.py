@@ -14,7 +14,7 @@ duration counts as the shortest or the longest.
 import math
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate, pairwise, starmap
@@ -57,13 +57,13 @@ ORIGINS = ("computed", *TIER_NAMES, "recomputed", "output")
 
 @dataclass(slots=True, eq=False)
 class Counts:
-    """Counts since the start. `tokens`: by model and origin. `num_lookups`: those that could have reused something;
-    `num_looked_up`: the tokens of their prompts. `first_token`: durations from the queue to the first token by bucket;
+    """Counts since the start. `tokens`: by model and origin. `lookups`: by model, those that could have reused;
+    `looked_up`: the tokens of their prompts. `first_token`: durations from the queue to the first token by bucket;
     `inter_token`: those between two deliveries of an answer, a token."""
 
     tokens: Counter[tuple[ModelId, str]] = field(default_factory=Counter[tuple[ModelId, str]])
-    num_lookups: int = 0
-    num_looked_up: int = 0
+    lookups: Counter[ModelId] = field(default_factory=Counter[ModelId])
+    looked_up: Counter[ModelId] = field(default_factory=Counter[ModelId])
     first_token: Counter[int] = field(default_factory=Counter[int])
     inter_token: Counter[int] = field(default_factory=Counter[int])
 
@@ -71,8 +71,8 @@ class Counts:
         """Returns the difference to an earlier reading."""
         return Counts(
             self.tokens - earlier.tokens,
-            self.num_lookups - earlier.num_lookups,
-            self.num_looked_up - earlier.num_looked_up,
+            self.lookups - earlier.lookups,
+            self.looked_up - earlier.looked_up,
             self.first_token - earlier.first_token,
             self.inter_token - earlier.inter_token,
         )
@@ -138,18 +138,23 @@ class Latency:
 @dataclass(frozen=True, slots=True)
 class Reuse:
     """The share of prompt tokens that each tier gave, over the lookups within `window_s`; None without a lookup that
-    could reuse anything."""
+    could reuse anything. `by_model`: the same of each model that had such a lookup; empty within one."""
 
     window_s: int
     num_lookups: int
     num_prompt_tokens: int
     hit_rate: Mapping[str, float] | None
+    by_model: Mapping[ModelId, "Reuse"] = field(default_factory=dict[ModelId, "Reuse"])
 
     @classmethod
     def of(cls, window_s: int, found: Counts) -> "Reuse":
-        num_prompt, tokens = found.num_looked_up, found.by_origin()
-        rates = {tier: tokens[tier] / num_prompt for tier in TIER_NAMES} if num_prompt else None
-        return cls(window_s, found.num_lookups, num_prompt, rates)
+        def reuse(models: Collection[ModelId], by_model: Mapping[ModelId, Reuse]) -> Reuse:
+            num_prompt = sum(found.looked_up[model] for model in models)
+            given = {tier: sum(found.tokens[model, tier] for model in models) for tier in TIER_NAMES}
+            rates = {tier: num / num_prompt for tier, num in given.items()} if num_prompt else None
+            return cls(window_s, sum(found.lookups[model] for model in models), num_prompt, rates, by_model)
+
+        return reuse(found.lookups, {model: reuse([model], {}) for model in sorted(found.lookups)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,7 @@ from application.services.cache_readings import CacheReadings, RegularReports
 from application.services.event_sinks import EventFanOut, NullEvents
 from application.services.lane import IDLE_IN
 from application.services.live_figures import LiveFigures
+from application.services.recent_log import RecentLog
 from application.services.request_timelines import RequestTimelines
 from application.services.text_side.answers.answer_grammar import GrammarCheck
 from application.services.text_side.answers.generated_calls import GeneratedCalls
@@ -86,6 +87,7 @@ class Container(TokenSide):
     timelines = providers.Singleton(RequestTimelines, keeps_tokens=settings.provided.shows_text)
     figures = providers.Singleton(LiveFigures, clock, timelines)
     telemetry = providers.Singleton(build_telemetry, settings.provided.telemetry, clock, figures)
+    recent_log = providers.Singleton(RecentLog, clock)
     request_log = providers.Singleton(EventLog, timelines, telemetry.provided.trace_ids)
     events = providers.Singleton(make_events, timelines, request_log, telemetry.provided.sink, figures, extra_sinks)
 

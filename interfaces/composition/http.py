@@ -31,6 +31,7 @@ def build_app(container: Container) -> Litestar:
         timelines=container.timelines(),
         requests=container.requests(),
         readings=container.readings(),
+        log=container.recent_log(),
         settings=container.change_settings(),
         client_keys=container.manage_keys(),
         trace_context=telemetry.trace_context,

@@ -48,6 +48,7 @@ class Service:
     async def start(self) -> None:
         """Starts the engine and begins to load the default model; the service is ready once that is loaded."""
         sys.setswitchinterval(SWITCH_INTERVAL_S)
+        logging.getLogger().addHandler(self.container.recent_log())
         self.engine.start(self.container.requests().receive)
         watch = self.container.watch()
         watch.connect(asyncio.get_running_loop().call_soon_threadsafe)
@@ -76,6 +77,7 @@ class Service:
         await asyncio.to_thread(self.container.documents().close, CLOSE_TIMEOUT_S)
         await asyncio.to_thread(self.container.telemetry().shutdown)
         await asyncio.to_thread(self.container.request_log().close)
+        logging.getLogger().removeHandler(self.container.recent_log())
         return stopped
 
     async def _load_default(self) -> None:

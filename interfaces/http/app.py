@@ -40,6 +40,7 @@ from interfaces.http.native.cache import cache_routes
 from interfaces.http.native.health import health_routes, metrics_route
 from interfaces.http.native.hub import hub_routes
 from interfaces.http.native.keys import key_routes
+from interfaces.http.native.logs import log_routes
 from interfaces.http.native.models import managed_model_routes
 from interfaces.http.native.requests import request_routes
 from interfaces.http.native.settings import settings_routes
@@ -96,6 +97,7 @@ def create_app(
             *settings_routes(services, settings.admin),
             *key_routes(services, settings.admin),
             *request_routes(services),
+            *log_routes(services.log),
             *health_routes(services.check_health, version),
             *page_routes(pages),
             *([metrics_route(services.metrics_text)] if services.metrics_text is not None else ()),

@@ -9,6 +9,7 @@ from application.ports.event_sink import EventSink
 from application.services.cache_readings import CacheReadings
 from application.services.documents import Documents
 from application.services.live_figures import LiveFigures
+from application.services.recent_log import RecentLog
 from application.services.request_timelines import RequestTimelines
 from application.services.text_side.answers.open_requests import OpenRequests
 from application.use_cases.cached_prompts import CachedPrompts
@@ -45,6 +46,7 @@ class Services:
     timelines: RequestTimelines
     requests: OpenRequests
     readings: CacheReadings
+    log: RecentLog
     settings: ChangeSettings
     client_keys: ManageKeys
     trace_context: Callable[[], Mapping[str, str]] = dict

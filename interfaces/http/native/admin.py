@@ -7,7 +7,7 @@ from typing import Literal
 from litestar.handlers import HTTPRouteHandler
 from msgspec import Struct
 
-from domain.health.live_figures import LATENCY_WINDOW_S, Latency, LiveReading
+from domain.health.live_figures import LATENCY_WINDOW_S, Latency, LiveReading, Reuse
 from domain.health.seconds_saved import Saved
 from interfaces.http.native.bodies import MemoryBody, TiersBody, memory_body, tiers_body
 from interfaces.http.native.health import EngineBody, engine_body
@@ -25,14 +25,25 @@ class LatencyBody(Struct):
     p99_s: float | None
 
 
+class ModelReuseBody(Struct):
+    """The reuse of one model's prompts in a window; fields as in ReuseBody."""
+
+    model: str
+    lookups: int
+    prompt_tokens: int
+    hit_rate: Mapping[str, float] | None
+
+
 class ReuseBody(Struct):
     """The reuse of prompts looked up within `window_s`. `hit_rate`: the share of their tokens by tier (`live`, `hot`,
-    `store`, `shared`), 0 to 1; null ("n/a") without any lookup, or only of models whose prompts are never reused."""
+    `store`, `shared`), 0 to 1; null ("n/a") without any lookup, or only of models whose prompts are never reused.
+    `by_model`: the same of each model that had such a lookup."""
 
     window_s: int
     lookups: int
     prompt_tokens: int
     hit_rate: Mapping[str, float] | None
+    by_model: list[ModelReuseBody] = []
 
 
 class HistoryBody(Struct):
@@ -81,7 +92,7 @@ def figures_body(reading: LiveReading, saved: tuple[Saved, Saved], unix_offset_n
         _latency(reading.time_to_first_token),
         _latency(reading.inter_token),
         {origin: round(rate, 3) for origin, rate in reading.tokens_per_s.items()},
-        [ReuseBody(one.window_s, one.num_lookups, one.num_prompt_tokens, one.hit_rate) for one in reading.reuse],
+        [_reuse(one) for one in reading.reuse],
         HistoryBody(
             history.slice_s,
             (history.start_ns + unix_offset_ns) / 1e9,
@@ -92,6 +103,17 @@ def figures_body(reading: LiveReading, saved: tuple[Saved, Saved], unix_offset_n
             itl_p99_s=[_short(one.p99_s) for one in itls],
         ),
         SavedBody(_rounded(saved[0].seconds), _rounded(saved[1].seconds), saved[0].num_unpriced),
+    )
+
+
+def _reuse(found: Reuse) -> ReuseBody:
+    models = found.by_model.items()
+    return ReuseBody(
+        found.window_s,
+        found.num_lookups,
+        found.num_prompt_tokens,
+        found.hit_rate,
+        [ModelReuseBody(id, one.num_lookups, one.num_prompt_tokens, one.hit_rate) for id, one in models],
     )
 
 

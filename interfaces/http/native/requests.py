@@ -15,7 +15,7 @@ from litestar.params import Parameter
 from msgspec import Struct
 
 from application.events import RequestEnded
-from application.services.request_timelines import MAX_ENDED, RequestTimeline, Stage
+from application.services.request_timelines import MAX_ENDED, NUM_SLOWEST, RequestTimeline, Stage
 from application.services.text_side.answers.open_requests import Preparation
 from application.use_cases.models import Models
 from domain.errors import RequestNotFound
@@ -45,12 +45,14 @@ def admin_get(path: str, operation_id: str, *statuses: int) -> get:
 
 class StageTimesBody(Struct):
     """The seconds spent waiting, in prefill (restoring included) and in decode, up to now in the stage it is in; null
-    for what it has not reached. `ttft_s`: from the queue to the first token."""
+    for what it has not reached. `ttft_s`: from the queue to the first token. `restore_s`: fetching and copying the
+    state that its lookup found; null if none was."""
 
     queue_s: float | None
     prefill_s: float | None
     decode_s: float | None
     ttft_s: float | None
+    restore_s: float | None = None
 
 
 class EndBody(Struct):
@@ -138,7 +140,7 @@ def request_body(
 ) -> RequestBody:
     """A timeline as a body. `explanation`: the part of it that may be shown. `unix_offset_ns`: from the monotonic clock
     to Unix time."""
-    queued, ended = timeline.queued, timeline.ended
+    queued, ended, restored = timeline.queued, timeline.ended, timeline.restored
     until_ns = now_ns if ended is None else ended.at_ns
     return RequestBody(
         id=timeline.id,
@@ -160,6 +162,7 @@ def request_body(
             timeline.time_in_s(Stage.PREFILLING, until_ns),
             timeline.time_in_s(Stage.DECODING, until_ns),
             timeline.time_to_first_token_s,
+            None if restored is None else (restored.at_ns - restored.started_ns) / 1e9,
         ),
         prompt_tokens=queued.num_prompt_tokens,
         done_tokens=timeline.num_done,
@@ -211,7 +214,8 @@ MAX_SHOWN = 200
 
 class RequestListBody(Struct, tag_field="object", tag="cairn.requests"):
     """The requests of a server. `open`: the longest open first, at most 200 of `open_count`, without their
-    explanations; `ended`: the last first, without any text. `preparing`: those that are not in the queue yet, the
+    explanations; `ended`: the last first, without any text; `slowest`: of those that ended in the last hour, with the
+    longest time to the first token first, without any text. `preparing`: those that are not in the queue yet, the
     longest waiting first, at most 200 of `preparing_count`."""
 
     open_count: int
@@ -219,6 +223,7 @@ class RequestListBody(Struct, tag_field="object", tag="cairn.requests"):
     ended: list[RequestBody]
     preparing_count: int
     preparing: list[PreparingBody]
+    slowest: list[RequestBody] = []
 
 
 class CancelledBody(Struct, tag_field="object", tag="cairn.cancelled"):
@@ -233,11 +238,12 @@ def request_routes(services: Services) -> list[HTTPRouteHandler]:
     @admin_get("/requests", "listRequests", 400)
     async def list_requests(
         ended: Annotated[int, Parameter(ge=0, le=MAX_ENDED, description="How many that ended.")] = DEFAULT_ENDED,
+        slowest: Annotated[int, Parameter(ge=0, le=NUM_SLOWEST, description="How many of the slowest.")] = 0,
     ) -> RequestListBody:
         now_ns, preparing = clock.now_ns(), services.requests.preparations()
         offset_ns = clock.unix_ns() - now_ns
         num_open, opened = services.timelines.num_open, services.timelines.open(MAX_SHOWN)
-        last = services.timelines.ended(ended)
+        last, slow = services.timelines.ended(ended), services.timelines.slowest(slowest, now_ns)
 
         def body() -> RequestListBody:
             # Polled: fields that no client reads in a list are left out.
@@ -247,6 +253,7 @@ def request_routes(services: Services) -> list[HTTPRouteHandler]:
                 [request_body(one, one.without_tokens(), now_ns, offset_ns) for one in last],
                 len(preparing),
                 [preparing_body(one, now_ns) for one in preparing[:MAX_SHOWN]],
+                [request_body(one, one.without_tokens(), now_ns, offset_ns) for one in slow],
             )
 
         return await asyncio.to_thread(body)  # many take milliseconds

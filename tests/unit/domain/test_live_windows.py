@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from domain.health.live_figures import NUM_SLICES, SLICE_S, Counts, Latency, LiveReading, Readings, bucket_of
+from domain.health.live_figures import NUM_SLICES, SLICE_S, Counts, Latency, LiveReading, Readings, Reuse, bucket_of
 from domain.ids import ModelId
 
 S = 10**9
@@ -26,13 +26,13 @@ class Windows:
     def add_tokens(self, origin: str, num_tokens: int, at_ns: int, model: ModelId = MODEL) -> None:
         self.change(at_ns, lambda counts: counts.tokens.update({(model, origin): num_tokens}))
 
-    def add_lookup(self, reused: dict[str, int], num_prompt: int, at_ns: int) -> None:
+    def add_lookup(self, reused: dict[str, int], num_prompt: int, at_ns: int, model: ModelId = MODEL) -> None:
         for tier, num_tokens in reused.items():
-            self.add_tokens(tier, num_tokens, at_ns)
+            self.add_tokens(tier, num_tokens, at_ns, model)
 
         def look_up(counts: Counts) -> None:
-            counts.num_lookups += 1
-            counts.num_looked_up += num_prompt
+            counts.lookups[model] += 1
+            counts.looked_up[model] += num_prompt
 
         self.change(at_ns, look_up)
 
@@ -83,9 +83,22 @@ def test_hit_rates_are_shares_of_the_tokens_looked_up_in_their_window() -> None:
         1000,
         {"live": 0.0, "hot": 0.25, "store": 0.25, "shared": 0.0},
     )
-    assert five == type(five)(300, 2, 2000, {"live": 0.0, "hot": 0.125, "store": 0.575, "shared": 0.0})
+    rates = {"live": 0.0, "hot": 0.125, "store": 0.575, "shared": 0.0}
+    assert five == Reuse(300, 2, 2000, rates, {MODEL: Reuse(300, 2, 2000, rates)})
     assert fifteen.hit_rate == five.hit_rate
     assert [one.hit_rate for one in windows.read(later + 850 * S).reuse] == [None, None, minute.hit_rate]
+
+
+def test_each_model_has_its_own_share_in_each_window() -> None:
+    windows, other = Windows(), ModelId("other")
+    windows.add_lookup({"hot": 400}, 1000, NOW)
+    windows.add_lookup({}, 3000, NOW + 200 * S, other)
+    windows.add_lookup({"store": 500}, 1000, NOW + 201 * S)
+    minute, five, _ = windows.read(NOW + 230 * S).reuse
+    assert {model: one.num_lookups for model, one in minute.by_model.items()} == {MODEL: 1, other: 1}
+    assert five.by_model[MODEL] == Reuse(300, 2, 2000, {"live": 0.0, "hot": 0.2, "store": 0.25, "shared": 0.0})
+    assert five.by_model[other].hit_rate == {"live": 0.0, "hot": 0.0, "store": 0.0, "shared": 0.0}
+    assert five.hit_rate == {"live": 0.0, "hot": 400 / 5000, "store": 500 / 5000, "shared": 0.0}
 
 
 def test_latencies_are_of_five_minutes_and_of_each_slice() -> None:

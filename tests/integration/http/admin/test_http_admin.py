@@ -62,6 +62,8 @@ class TestOverview:
             minute = figures["reuse"][0]
             assert (minute["window_s"], minute["lookups"], minute["prompt_tokens"]) == (60, 2, num_prompt)
             assert sum(minute["hit_rate"].values()) == pytest.approx(num_cached / num_prompt)
+            shown = {name: value for name, value in minute.items() if name not in ("by_model", "window_s")}
+            assert minute["by_model"] == [{"model": DEFAULT_MODEL, **shown}]
             assert (figures["ttft"]["count"], figures["itl"]["count"]) == (2, 4)
             assert len({len(found) for found in figures["history"]["tokens"].values()}) == 1
             assert told["health"]["models"] == [DEFAULT_MODEL]

@@ -156,3 +156,23 @@ class TestRequests:
         told = read(service, "requests?ended=2")
         assert [one["id"] for one in told["ended"]] == [ids[2], ids[1]]
         assert (told["open"], told["open_count"]) == ([], 0)
+
+    def test_the_slowest_come_with_the_time_of_each_stage(self) -> None:
+        def takes_time(operation: str, _sequence: SequenceId | None, _count: int) -> None:
+            if operation == "prefill":
+                service.clock.advance(1)
+
+        with fake_service(FakeOptions(eos_every=0, hook=takes_time), reuses=True) as service:
+            quick, slow = complete(service, "a short one"), complete(service, LONG * 3)
+            assert read(service, "requests")["slowest"] == []
+            told = read(service, "requests?ended=1&slowest=20")["slowest"]
+            assert [one["id"] for one in told] == [slow, quick]
+            assert told[0]["times"]["ttft_s"] > told[1]["times"]["ttft_s"] >= 0
+            assert told[0]["explanation"]["divergence"] is None
+            assert complete(service, LONG * 3) != slow
+            again = read(service, "requests?slowest=20")["slowest"][-1]
+            assert again["times"]["restore_s"] >= 0
+            assert (told[0]["times"]["restore_s"], read(service, "requests?slowest=21", 400)["error"]["param"]) == (
+                None,
+                "slowest",
+            )

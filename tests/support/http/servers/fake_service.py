@@ -1,5 +1,6 @@
 """A whole server on the toy engine, listening on a real socket, with every part within reach of a test."""
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -30,6 +31,7 @@ from application.services.cache_readings import CacheReadings
 from application.services.documents import Documents
 from application.services.event_sinks import EventFanOut
 from application.services.live_figures import LiveFigures
+from application.services.recent_log import RecentLog
 from application.services.request_timelines import RequestTimelines
 from application.services.text_side.answers.generated_calls import GeneratedCalls
 from application.services.text_side.answers.open_requests import OpenRequests
@@ -291,6 +293,7 @@ def fake_service(
     generate = Generate(pool=pool, engine=memory, requests=requests, ids=ids, encoder=encoder, calls=calls)
     served = Models(pool, repository, live)
     hub_models = HubModels(hub or HuggingFaceHub(), served, lambda _id, _type: "")
+    log = RecentLog(clock)
     services = Services(
         DEFAULT_MODEL,
         generate,
@@ -317,6 +320,7 @@ def fake_service(
         timelines,
         requests,
         CacheReadings(loop, kept.usage, clock),
+        log,
         build_change_settings(live, None, served),
         ManageKeys(ServerKeys(ServerSettings(), sinks, clock)),
         trace_context,
@@ -327,10 +331,12 @@ def fake_service(
     with lent_app(services, settings, keys) as app:
 
         async def serve(started: Callable[[str], None]) -> None:
+            logging.getLogger().addHandler(log)
             loop.start(requests.receive)
             try:
                 await server.serve(app, started, requests.cut_off)
             finally:
+                logging.getLogger().removeHandler(log)
                 assert await loop.stop(PATIENCE_S), "the compute thread did not end"
 
         try:

@@ -5,8 +5,15 @@ from typing import Any
 
 import pytest
 
-from application.events import PrefillChunkComputed, PrefixMatched, RequestAdmitted, RequestPreempted, TokensReceived
-from application.services.request_timelines import RequestTimeline, RequestTimelines, Stage
+from application.events import (
+    FirstToken,
+    PrefillChunkComputed,
+    PrefixMatched,
+    RequestAdmitted,
+    RequestPreempted,
+    TokensReceived,
+)
+from application.services.request_timelines import NUM_SLOWEST, RequestTimeline, RequestTimelines, Stage
 from domain.ids import ModelId, RequestId
 from domain.prefix.explanation import Divergence, Explanation, StopReason
 from domain.request.document import Owner
@@ -209,3 +216,37 @@ def test_the_gap_between_deliveries_is_a_token_s_share() -> None:
     for seconds, num_tokens, gap_ns in ((3.0, 1, None), (3.5, 2, 250_000_000)):
         timelines.emit(TokensReceived(((script.id, num_tokens),), at(seconds)))
         assert seen(timelines).gap_ns == gap_ns
+
+
+def end_one(timelines: RequestTimelines, id: str, ttft_s: float, ended_s: float) -> None:
+    script = Script(id)
+    events = (script.queued(), script.admitted(), script.decode_started())
+    for event in (*events, FirstToken(script.id, at(ttft_s)), script.ended(seconds=ended_s)):
+        timelines.emit(event)
+
+
+def test_the_slowest_of_the_last_hour_are_kept_longer_than_the_last() -> None:
+    timelines = RequestTimelines(max_ended=1)
+    for number in range(30):
+        end_one(timelines, f"quick-{number}", 3 + number / 100, 10)
+    end_one(timelines, "slow", 9, 400)
+    end_one(timelines, "late", 4, 1000)
+    now_ns = at(1000)
+    found = timelines.slowest(50, now_ns)
+    assert len(found) == NUM_SLOWEST
+    assert [one.id for one in found[:3]] == ["slow", "late", "quick-29"]
+    assert [one.id for one in timelines.slowest(1, now_ns)] == ["slow"]
+    assert seen(timelines, RequestId("quick-29")).time_to_first_token_s == pytest.approx(3.29)
+    assert timelines.get(RequestId("quick-0")) is None
+    assert [one.id for one in timelines.slowest(50, at(3800))] == ["slow", "late"]
+    assert timelines.slowest(50, at(5000)) == []
+    end_one(timelines, "next", 2.5, 3 * 3600)
+    assert [one.id for one in timelines.slowest(50, at(3 * 3600))] == ["next"]
+    assert timelines.get(RequestId("slow")) is None
+
+
+def test_a_request_without_a_first_token_is_not_among_the_slowest() -> None:
+    timelines, script = RequestTimelines(), Script()
+    for event in (script.queued(), script.failed(900)):
+        timelines.emit(event)
+    assert timelines.slowest(50, at(900)) == []
