@@ -113,4 +113,4 @@ def test_recent_requests_are_found_by_what_they_were(service: FakeService, watch
     page.get_by_placeholder("id, model, key, reason").fill(ids[-1])
     expect(page.locator("#recent-table").get_by_text(ids[-1], exact=True)).to_be_visible()
     page.get_by_placeholder("id, model, key, reason").fill("no such thing")
-    expect(page.locator("#recent-none")).to_have_text("None of them fits.")
+    expect(page.locator("#recent-none")).to_have_text("No request matches.")

@@ -46,12 +46,12 @@ export function showWell({ health, version, uptime_s: uptimeS }) {
 
 /** What the engine does, where somebody waits for it. @param {object} engine EngineBody */
 function engineText({ status, outstanding, last_step_age_s: ageS, doing, doing_s: doingS, requests, loading, last_loss: lastLoss }) {
-  const told = [loadingText(loading)].filter(Boolean);
-  if (doing !== "" && status !== "ok") told.push(`${doing} for ${seconds(doingS)}`);
-  if (outstanding.waiting + outstanding.running + outstanding.calls > 0) told.push(`last step ${seconds(ageS)} ago`);
-  if (status === "stuck") told.push(...named(requests ?? []), "the log has the stack of the thread");
-  if (lastLoss) told.push(`the last engine was lost: ${lastLoss}`);
-  return told;
+  const details = [loadingText(loading)].filter(Boolean);
+  if (doing !== "" && status !== "ok") details.push(`${doing} for ${seconds(doingS)}`);
+  if (outstanding.waiting + outstanding.running + outstanding.calls > 0) details.push(`last step ${seconds(ageS)} ago`);
+  if (status === "stuck") details.push(...named(requests ?? []), "the log has the stack of the thread");
+  if (lastLoss) details.push(`the last engine was lost: ${lastLoss}`);
+  return details;
 }
 
 /** The first of them: a whole batch would fill a phone. */

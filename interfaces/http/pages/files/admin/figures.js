@@ -69,23 +69,42 @@ function showLatency(name, { p50_s, p90_s, p99_s, count: measured, window_s }) {
 
 const together = (byTier) => TIERS.reduce((sum, tier) => sum + (byTier[tier] ?? 0), 0);
 
+const rateText = (rate, of) => (rate === null ? "n/a" : percent(of(rate)));
+
 function showReuse(windows, saved) {
-  const told = (rate, of) => (rate === null ? "n/a" : percent(of(rate)));
-  const texts = windows.map(({ window_s, hit_rate }) => `${minutes(window_s)}: ${told(hit_rate, together)}`);
-  tile("reuse", told(windows[0].hit_rate, together), texts.slice(1).join(" · "));
+  const texts = windows.map(({ window_s, hit_rate }) => `${minutes(window_s)}: ${rateText(hit_rate, together)}`);
+  tile("reuse", rateText(windows[0].hit_rate, together), texts.slice(1).join(" · "));
   const unpriced = saved.unpriced_tokens > 0 ? ` · ${count(saved.unpriced_tokens)} tokens not priced` : "";
   tile("saved", seconds(together(saved.last_hour_s)), `${seconds(together(saved.since_start_s))} since the start${unpriced}`);
   byId("reuse-table").classList.toggle("alone", !windows.some(({ hit_rate }) => hit_rate?.shared > 0) && !saved.since_start_s.shared);
-  const shares = windows.map(({ window_s, hit_rate, lookups }) => [
-    minutes(window_s),
-    ...TIERS.map((tier) => told(hit_rate, (rate) => rate[tier] ?? 0)),
-    told(hit_rate, together),
-    count(lookups),
-  ]);
   const times = [["Saved in 60 min", saved.last_hour_s], ["Saved since the start", saved.since_start_s]].map(
     ([name, byTier]) => [name, ...TIERS.map((tier) => seconds(byTier[tier])), seconds(together(byTier)), ""],
   );
-  reconcile(byId("reuse-table").tBodies[0], [...shares, ...times], {
+  showRows(byId("reuse-all"), [...windows.map((one) => shares(minutes(one.window_s), one)), ...times]);
+  showModels(windows);
+}
+
+/** A row for each model and window, where there are several models: of one, the rows above say it. */
+function showModels(windows) {
+  const ids = [...new Set(windows.flatMap(({ by_model: models }) => models.map(({ model }) => model)))].sort();
+  const rows = ids.flatMap((id) =>
+    windows.map(({ window_s: windowS, by_model: models }) => {
+      const none = { hit_rate: null, lookups: 0 };
+      return shares(`${id}, ${minutes(windowS)}`, models.find(({ model }) => model === id) ?? none);
+    }),
+  );
+  showRows(byId("reuse-models"), ids.length > 1 ? rows : []);
+}
+
+const shares = (name, { hit_rate: rates, lookups }) => [
+  name,
+  ...TIERS.map((tier) => rateText(rates, (rate) => rate[tier] ?? 0)),
+  rateText(rates, together),
+  count(lookups),
+];
+
+function showRows(body, rows) {
+  reconcile(body, rows, {
     key: ([name]) => name,
     make: () =>
       h("tr", {}, h("th", { scope: "row" }), ...[0, 1, 2, 3, 4, 5].map(() => h("td", { class: "right" }))),

@@ -83,16 +83,16 @@ function updatePull(tableRow, { id, model, state, done_bytes: done, total_bytes:
 }
 
 function search() {
-  return told(async () => {
+  return reportErrors(async () => {
     const words = byId("get-words").value.trim();
-    setText(byId("get-told"), words === "" ? "" : "Asking the hub…");
+    setText(byId("get-status"), words === "" ? "" : "Asking the hub…");
     const { data } = await ask(`/admin/api/hub?query=${encodeURIComponent(words)}`);
     found = data;
     const none = words === "" ? "None of the suggested models fits this machine's memory." : "The hub has no such model in MLX's format.";
     const some = words === "" ? "Suggested for this machine's memory, the largest first." : `${count(data.length)} found, the most downloaded first.`;
-    setText(byId("get-told"), data.length === 0 ? none : some);
+    setText(byId("get-status"), data.length === 0 ? none : some);
     showFound();
-  }, (why) => setText(byId("get-told"), why));
+  }, (message) => setText(byId("get-status"), message));
 }
 
 function showFound() {
@@ -117,7 +117,7 @@ function updateFound(tableRow, one) {
 }
 
 function pull(id) {
-  return told(async () => {
+  return reportErrors(async () => {
     const need = await ask(`/admin/api/hub/model?model=${encodeURIComponent(id)}`);
     if (need.problem !== "") {
       tell(need.problem);
@@ -132,17 +132,17 @@ function pull(id) {
 }
 
 function cancelPull(id) {
-  return told(async () => {
+  return reportErrors(async () => {
     await ask(`/admin/api/pulls/${id}`, { method: "DELETE" });
     on.onPulls();
   }, tell);
 }
 
-async function told(work, say) {
+async function reportErrors(work, report) {
   try {
     await work();
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
-    say(error.message);
+    report(error.message);
   }
 }

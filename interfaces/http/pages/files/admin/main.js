@@ -6,11 +6,12 @@ import { showFailure, showWell, setUpConnection } from "./connection.js";
 import { setUpFigures, showFigures } from "./figures.js";
 import { readPulls, setUpGetModels, showGetModels, showPulls } from "./get_models.js";
 import { setUpKeys } from "./keys.js";
+import { isLogOpen, readLogs, setUpLogs, showLogs, showLogsFailure } from "./logs.js";
 import { showMemory } from "./memory.js";
 import { readModels, setUpModels, showModels, showModelsFailure } from "./models.js";
 import { setUpOpen, showOpen } from "./open.js";
 import { Poller } from "./poller.js";
-import { mostRecent, setUpRecent, showRecent } from "./recent.js";
+import { recentQuery, setUpRecent, showRecent } from "./recent.js";
 import { readSettings, setUpSettings, showSettingsFailure } from "./settings.js";
 import { setUpTiers, showTiers } from "./tiers.js";
 
@@ -18,7 +19,7 @@ const live = new Poller(
   async () => {
     const [overview, requests] = await Promise.all([
       ask("/admin/api/overview"),
-      ask(`/admin/api/requests?ended=${mostRecent()}`),
+      ask(`/admin/api/requests?${recentQuery()}`),
     ]);
     return { overview, requests };
   },
@@ -28,6 +29,7 @@ const live = new Poller(
 /** Rarer: what changes by hand only, and is read from files. */
 const models = new Poller(readModels, { onAnswer: showAllModels, onFailure: failing(showModelsFailure), everyMs: 10_000 });
 const pulls = new Poller(readPulls, { onAnswer: showPulls, onFailure: failing(() => {}), everyMs: 1000 });
+const logs = new Poller(readLogs, { onAnswer: showLogs, onFailure: failing(showLogsFailure) });
 const settings = new Poller(readSettings, { onAnswer: () => {}, onFailure: failing(showSettingsFailure), everyMs: 300_000, mostMs: 300_000 });
 
 let isKnown = false;
@@ -39,11 +41,12 @@ function showLive({ overview, requests }) {
   showOpen(requests, overview.requests);
   showMemory(overview.memory);
   showTiers(overview.tiers, overview.tiers_age_s);
-  showRecent(requests.ended, overview.now_unix_s);
+  showRecent(requests, overview.now_unix_s);
   if (!isKnown) {
     isKnown = true;
     models.now();
     settings.now();
+    if (isLogOpen()) logs.now();
   }
 }
 
@@ -59,6 +62,7 @@ function showLiveFailure(error, waitMs) {
   isKnown = false; // another key or another server may be next
   models.pause();
   pulls.pause();
+  logs.pause();
   settings.pause();
   showFailure(error, waitMs);
   if (error instanceof ApiError && error.needsKey) live.pause();
@@ -79,6 +83,7 @@ setUpTiers(() => live.now());
 setUpModels(() => models.now());
 setUpGetModels({ onPulls: () => pulls.now(), onModels: () => models.now(), rest: () => pulls.pause() });
 setUpRecent(() => live.now());
+setUpLogs({ open: () => logs.now(), close: () => logs.pause() });
 setUpSettings();
 setUpChangeSettings(() => {
   settings.now();

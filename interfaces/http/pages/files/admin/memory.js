@@ -64,10 +64,10 @@ export function showMemory(memory) {
     mark.hidden = memory.limits === null;
     if (memory.limits !== null) mark.style.left = share(index === 0 ? memory.limits.low_bytes : memory.limits.high_bytes);
   });
-  const told = limit === 0 ? `${bytes(memory.used_bytes)} used, without a bound` : `${bytes(memory.used_bytes)} used of ${bytes(limit)}`;
-  setText(drawn.figure, told);
+  const text = limit === 0 ? `${bytes(memory.used_bytes)} used, without a bound` : `${bytes(memory.used_bytes)} used of ${bytes(limit)}`;
+  setText(drawn.figure, text);
   drawn.track.setAttribute("aria-valuenow", ((memory.used_bytes / whole) * 100).toFixed(1));
-  drawn.track.setAttribute("aria-valuetext", told);
+  drawn.track.setAttribute("aria-valuetext", text);
   setText(drawn.limits, limitsText(memory));
   showPressure(memory.pressure);
 }

@@ -21,9 +21,9 @@ export function setUpModels(changed) {
 /** What is shown: the admin's list with what the clients' list knows besides. */
 export async function readModels() {
   const [managed, listed] = await Promise.all([ask("/models"), ask("/v1/models")]);
-  const told = new Map(listed.data.map((model) => [model.id, model]));
+  const listedById = new Map(listed.data.map((model) => [model.id, model]));
   const mayChange = managed.may_change;
-  return managed.data.map((model) => ({ ...model, mayChange, listed: told.get(model.standing.id) ?? null }));
+  return managed.data.map((model) => ({ ...model, mayChange, listed: listedById.get(model.standing.id) ?? null }));
 }
 
 /** @param {Awaited<ReturnType<typeof readModels>>} models */
@@ -61,7 +61,7 @@ function update(tableRow, model) {
   const cells = tableRow.cells;
   const can = (listed?.capabilities ?? []).map((one) => CAPABILITIES[one] ?? one).join(", ");
   const isDemo = model.origin === "embedded" ? "demo" : "";
-  twoLines(cells[0], standing.id, [isDemo, can, model.adapter && `adapter ${model.adapter}`, listed?.note].filter(Boolean).join(" · "));
+  twoLines(cells[0], standing.id, [isDemo, can, model.adapter && `adapter ${model.adapter}`, listed?.note, model.memory].filter(Boolean).join(" · "));
   const [state, pinned] = cells[1].firstElementChild.children;
   state.className = `badge ${STATES[standing.state] ?? "plain"}`;
   setText(state, pending.get(standing.id) ?? standing.state.replace("absent", "not loaded"));

@@ -36,11 +36,12 @@ function preparing(list) {
 }
 
 function waitingFor(reasons) {
-  const told = Object.entries(reasons).filter(([, num]) => num > 0).map(([reason, num]) => `${count(num)} for ${WAITS[reason] ?? reason}`);
-  return told.length === 0 ? "" : ` (${told.join(", ")})`;
+  const parts = Object.entries(reasons).filter(([, num]) => num > 0).map(([reason, num]) => `${count(num)} for ${WAITS[reason] ?? reason}`);
+  return parts.length === 0 ? "" : ` (${parts.join(", ")})`;
 }
 
-const WAITS = { model: "its model", place: "a place", memory: "memory", prefix: "a prefix that another computes" };
+/** Reasons of waiting. */
+export const WAITS = { model: "its model", place: "a place in the batch", memory: "memory", prefix: "a prefix that another request computes" };
 
 function make({ id }) {
   const button = h("button", { type: "button", class: "danger" }, "Cancel");
@@ -92,7 +93,7 @@ function output({ output_tokens: num, times }) {
 async function cancel(id, button) {
   const isSure = await question({
     title: "Cancel this request?",
-    text: `${id}\nIts client is told that it was cancelled. What was computed of its prompt is kept.`,
+    text: `${id}\nIts client gets the error that it was cancelled. What was computed of its prompt is kept.`,
     yes: "Cancel the request",
   });
   if (!isSure) return;

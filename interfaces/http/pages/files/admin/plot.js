@@ -99,7 +99,7 @@ export class Plot {
       svg("path", { class: `${this.stacked ? "area" : "line"} series-${index + 1}`, d: this.path(layer, x, y) }),
     );
     this.picture.replaceChildren(...this.axes(scale.ticks, y, width, height), ...drawn, ...this.cursorLine(x, height));
-    this.tell();
+    this.describe();
   }
 
   path({ low, high }, x, y) {
@@ -146,7 +146,7 @@ export class Plot {
   }
 
   /** What one moment was, in words: for eyes below the plot, for screen readers as its name. */
-  tell() {
+  describe() {
     const index = Math.min(this.cursor ?? this.length - 1, this.length - 1);
     const ago = (this.length - 1 - index) * this.stepS;
     const when = ago === 0 ? "Now" : `${ago >= 60 ? `${Math.floor(ago / 60)} min ` : ""}${ago % 60} s ago`;

@@ -26,12 +26,12 @@ export function question({ title, text, yes, no }) {
 
 let timer = 0;
 
-/** Tell what came of something, for a while. */
+/** Shows the result of an action for some seconds. */
 export function tell(text) {
-  const told = byId("told");
-  told.textContent = text;
+  const notice = byId("notice");
+  notice.textContent = text;
   clearTimeout(timer);
   timer = setTimeout(() => {
-    told.textContent = "";
+    notice.textContent = "";
   }, 8000);
 }

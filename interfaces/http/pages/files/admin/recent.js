@@ -3,6 +3,7 @@
 import { ApiError, ask } from "../shared/api.js";
 import { byId, h, setText } from "../shared/dom.js";
 import { count, percent, seconds, short } from "../shared/format.js";
+import { WAITS } from "./open.js";
 import { reconcile, row, twoLines } from "./rows.js";
 
 let shown = [];
@@ -14,18 +15,28 @@ export function setUpRecent(changed) {
     changed(); // who looks for one wants it found wherever it is
   });
   byId("recent-most").addEventListener("change", changed);
+  byId("recent-order").addEventListener("change", () => {
+    byId("recent-most-label").hidden = isSlowest();
+    changed();
+  });
 }
 
 const MOST = "256"; // that the server remembers
+const MOST_SLOWEST = "20";
 
-/** How many are asked for. */
-export const mostRecent = () => (wanted() === "" ? byId("recent-most").value : MOST);
+const isSlowest = () => byId("recent-order").value === "slowest";
+
+/** The query of the requests to show: the last that ended, or the slowest. */
+export function recentQuery() {
+  if (isSlowest()) return `ended=0&slowest=${MOST_SLOWEST}`;
+  return `ended=${wanted() === "" ? byId("recent-most").value : MOST}`;
+}
 
 const wanted = () => byId("recent-filter").value.trim().toLowerCase();
 
-/** @param {object[]} ended RequestBody, the last first @param {number} now the server's clock, Unix seconds */
-export function showRecent(ended, now) {
-  shown = ended;
+/** @param {object} list RequestListBody: one of both lists was asked for @param {number} now the server's clock, Unix seconds */
+export function showRecent({ ended, slowest }, now) {
+  shown = slowest.length > 0 ? slowest : ended;
   nowUnixS = now;
   draw();
 }
@@ -34,7 +45,7 @@ function draw() {
   const found = shown.filter((request) => words(request).includes(wanted()));
   byId("recent-table").hidden = found.length === 0;
   byId("recent-none").hidden = found.length !== 0;
-  setText(byId("recent-none"), shown.length === 0 ? "None yet." : "None of them fits.");
+  setText(byId("recent-none"), shown.length === 0 ? "None yet." : "No request matches.");
   const body = byId("recent-table").tBodies[0];
   const isOpen = new Set([...body.querySelectorAll("tr.broke")].map((detail) => detail.dataset.of));
   const lines = found.flatMap((request) =>
@@ -66,10 +77,24 @@ function update(tableRow, request) {
   const { end, times } = request;
   twoLines(tableRow.cells[0], request.id, [request.model, request.key && `key ${request.key}`, request.operation].filter(Boolean).join(" · "), "id");
   twoLines(tableRow.cells[1], endText(end), `${seconds(Math.max(0, nowUnixS - end.unix_s))} ago`, end.reason === "error" ? "badge bad" : "");
-  setText(tableRow.cells[2], seconds(times.ttft_s));
+  twoLines(tableRow.cells[2], seconds(times.ttft_s), partsText(request));
   setText(tableRow.cells[3], seconds(request.age_s));
   twoLines(tableRow.cells[4], promptText(request), request.explanation?.sentence ?? "It was never looked up.");
   twoLines(tableRow.cells[5], count(request.output_tokens), times.decode_s > 0 && request.output_tokens > 1 ? `${short(request.output_tokens / times.decode_s)}/s` : "");
+}
+
+const LEAST_PART = 0.05; // of the time to the first token: smaller parts explain nothing
+
+/** "queue (memory) 2.1 s · restore 0.3 s · prefill 4.0 s": what the time to the first token went to. */
+function partsText({ times, waited_for: waitedFor }) {
+  const { queue_s: queueS, restore_s: restoreS, prefill_s: prefillS, ttft_s: ttftS } = times;
+  if (ttftS === null) return "";
+  const parts = [
+    [waitedFor.length === 0 ? "queue" : `queue (${waitedFor.join(", ")})`, queueS],
+    ["restore", restoreS],
+    ["prefill", prefillS - (restoreS ?? 0)],
+  ];
+  return parts.filter(([, s]) => s > ttftS * LEAST_PART).map(([name, s]) => `${name} ${seconds(s)}`).join(" · ");
 }
 
 const REASONS = { stop: "complete", tool_calls: "calls", length: "cut by its length", cancelled: "cancelled" };
@@ -112,8 +137,10 @@ function details(request) {
   if (explanation !== null) made.push(...broke(explanation, request.shows_text));
   made.push(
     facts({
-      Waited: seconds(times.queue_s),
-      Prefill: seconds(times.prefill_s),
+      Queue: seconds(times.queue_s),
+      ...(request.waited_for.length > 0 && { "Waited for": request.waited_for.map((reason) => WAITS[reason] ?? reason).join(", ") }),
+      ...(times.restore_s !== null && { Restore: seconds(times.restore_s) }),
+      Prefill: seconds(times.prefill_s === null ? null : times.prefill_s - (times.restore_s ?? 0)),
       Decode: seconds(times.decode_s),
       Computed: `${count(request.computed_tokens)} tokens`,
       ...(request.images && { Images: imagesText(request.images) }),

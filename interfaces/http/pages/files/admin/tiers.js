@@ -1,4 +1,4 @@
-// The prefix cache: how full each tier is, what waits for the store, what went wrong there, and clearing it.
+// The prefix cache: how full each tier is, what waits for the store, faults, and clearing it.
 
 import { ApiError, ask } from "../shared/api.js";
 import { byId, h, setText } from "../shared/dom.js";
@@ -19,11 +19,13 @@ export function setUpTiers(cleared) {
   }
   for (const name of ["queue", "shared"]) meters[name].track.hidden = true; // they have no bound of their own here
   byId("clear-all").addEventListener("click", () => clear(null));
+  byId("clear-hot").addEventListener("click", clearHot);
 }
 
 /** @param {object | null} tiers TiersBody @param {number | null} ageS since it was read */
 export function showTiers(tiers, ageS) {
   byId("clear-all").disabled = tiers === null;
+  byId("clear-hot").disabled = !tiers || tiers.hot.used_bytes === 0;
   showProblem(tiers, ageS);
   if (tiers === null) return;
   const { live, hot, store, queue, shared, documents } = tiers;
@@ -60,9 +62,9 @@ function listed(counts, name) {
 function showProblem(tiers, ageS) {
   const problem = byId("tiers-problem");
   let text = "";
-  if (tiers === null) text = "Nobody could read the tiers yet.";
+  if (tiers === null) text = "The tiers could not be read yet.";
   else if (ageS > OLD_S) text = `The store does not answer: these figures are ${seconds(ageS)} old.`;
-  else if (tiers.problem !== "") text = `The store is not there: ${tiers.problem}`;
+  else if (tiers.problem !== "") text = `The store is not available: ${tiers.problem}`;
   problem.hidden = text === "";
   setText(problem, text);
 }
@@ -86,14 +88,29 @@ async function clear(model) {
   const what = model === null ? "everything that is kept, of all models and clients" : `what is kept of ${model}, for all clients`;
   const isSure = await question({
     title: model === null ? "Clear the whole prefix cache?" : `Clear ${model}?`,
-    text: `This removes ${what}: in memory, in the store, and stored responses.\nIt cannot be undone. Prompts are computed anew then; requests that run go on.`,
+    text: `This removes ${what}: in memory, in the store, and stored responses.\nIt cannot be undone. Prompts are computed anew then; requests that run continue.`,
     yes: "Clear",
   });
   if (!isSure) return;
+  await send(model === null ? {} : { model }, (cleared) => {
+    const gone = `Cleared ${count(cleared.records)} stored records (${bytes(cleared.bytes)}), ${count(cleared.hot_records)} in memory (${bytes(cleared.hot_bytes)}), ${count(cleared.documents)} documents of responses and tool calls.`;
+    return cleared.problem === null ? gone : `${gone} Something may be left: ${cleared.problem}`;
+  });
+}
+
+async function clearHot() {
+  const isSure = await question({
+    title: "Clear the hot tier?",
+    text: "This removes the records in memory that no request uses. The store and the states left for the next turn stay: prompts are read from the store again, and without a store computed again.",
+    yes: "Clear the hot tier",
+  });
+  if (isSure) await send({ tier: "hot" }, (cleared) => `Freed ${bytes(cleared.hot_bytes)} of memory: ${count(cleared.hot_records)} records.`);
+}
+
+/** @param {object} body ClearRequest @param {(cleared: object) => string} text */
+async function send(body, text) {
   try {
-    const cleared = await ask("/v1/cache/clear", { body: model === null ? {} : { model }, deadlineMs: 120_000 });
-    const gone = `Cleared ${count(cleared.records)} stored records (${bytes(cleared.bytes)}), ${count(cleared.hot_records)} in memory, ${count(cleared.documents)} documents of responses and tool calls.`;
-    tell(cleared.problem === null ? gone : `${gone} Something may be left: ${cleared.problem}`);
+    tell(text(await ask("/v1/cache/clear", { body, deadlineMs: 120_000 })));
   } catch (error) {
     if (!(error instanceof ApiError)) throw error;
     tell(`Not cleared: ${error.message}`);

@@ -12,7 +12,7 @@ export class Announcer {
   }
 
   /** @param {string} id of the open conversation @param {() => string} spoken the answer as text */
-  told(id, isRunning, spoken) {
+  update(id, isRunning, spoken) {
     const wasRunning = this.#running === id;
     this.#running = isRunning ? id : null;
     if (isRunning && !wasRunning) this.#element.textContent = "The answer is on its way.";

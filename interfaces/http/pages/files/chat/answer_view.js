@@ -46,7 +46,7 @@ export class AnswerView {
 
   /**
    * @param {{isLast: boolean, isLeftOut: boolean, isRunning: boolean, progress: string,
-   *   branches: {place: number, count: number}}} where `progress`: what is told before anything came;
+   *   branches: {place: number, count: number}}} where `progress`: the text before anything came;
    *   `isLeftOut`: it and its question are in no later request
    */
   update({ isLast, isLeftOut, isRunning, progress, branches }) {
@@ -66,7 +66,7 @@ export class AnswerView {
     this.#branches.update(branches, isRunning);
   }
 
-  /** What a screen reader is told when it is there. */
+  /** The text for a screen reader once the answer is complete. */
   get spoken() {
     return this.#body.textContent;
   }
@@ -91,12 +91,12 @@ export class AnswerView {
 
   #showProblem({ state, problem, finish }, isLeftOut) {
     const { words, detail } = state === "broken" ? problemWords(problem) : { words: plainWords(state, finish), detail: "" };
-    const told = isLeftOut ? `${words} Later questions are asked without this one.`.trim() : words;
-    this.#problem.hidden = told === "";
+    const shown = isLeftOut ? `${words} Later questions are asked without this one.`.trim() : words;
+    this.#problem.hidden = shown === "";
     this.#problem.className = state === "broken" ? "problem notice bad" : "problem small muted";
-    if (this.#problem.dataset.told === told + detail) return; // a detail that the reader opened stays open
-    this.#problem.dataset.told = told + detail;
-    this.#problem.replaceChildren(told, detail === "" ? "" : h("details", {}, h("summary", { class: "small" }, "What the server said"), h("p", { class: "plain small" }, detail)));
+    if (this.#problem.dataset.shown === shown + detail) return; // a detail that the reader opened stays open
+    this.#problem.dataset.shown = shown + detail;
+    this.#problem.replaceChildren(shown, detail === "" ? "" : h("details", {}, h("summary", { class: "small" }, "What the server said"), h("p", { class: "plain small" }, detail)));
   }
 
   #showFigures(shown) {

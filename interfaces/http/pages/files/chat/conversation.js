@@ -57,7 +57,7 @@ export function requestBody({ settings, turns }) {
 }
 
 /**
- * The turns that the model is told. A question whose answer never began (it was refused, or the server was not reached)
+ * The turns that the model gets. A question whose answer never began (it was refused, or the server was not reached)
  * is left out with it, so that what failed once does not refuse all that follows; the last question is asked.
  */
 function toldTurns(turns) {

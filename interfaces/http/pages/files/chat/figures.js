@@ -41,37 +41,37 @@ export function figures(answer) {
 const TOKENS_A_PIECE = 4; // more on average: what came was held back (a tool call is, until it is whole)
 
 /**
- * Tokens after the first over the time after the first; over the whole time where pieces do not tell when tokens were
+ * Tokens after the first over the time after the first; over the whole time where the pieces do not show when tokens were
  * made, which is too slow and never too quick. Null for fewer than two tokens.
  */
 function rate(tokens, { numDeltas, firstMs, lastMs }) {
   if (tokens === null || tokens < 2 || firstMs === null) return null;
-  const isTold = tokens <= numDeltas * TOKENS_A_PIECE && lastMs > firstMs;
-  return isTold ? ((tokens - 1) * 1000) / (lastMs - firstMs) : (tokens * 1000) / Math.max(lastMs, 1);
+  const isTimed = tokens <= numDeltas * TOKENS_A_PIECE && lastMs > firstMs;
+  return isTimed ? ((tokens - 1) * 1000) / (lastMs - firstMs) : (tokens * 1000) / Math.max(lastMs, 1);
 }
 
 const TIER_NAMES = { live: "the turn before", hot: "memory", store: "store", shared: "shared store" };
 
 /** Label and value of each figure that is known, in the order in which they are shown. */
 export function shownFigures(answer) {
-  const told = figures(answer);
-  const about = told.isCounted ? "" : "≈ ";
+  const found = figures(answer);
+  const about = found.isCounted ? "" : "≈ ";
   const shown = [];
-  if (told.tokensPerS !== null) shown.push(["speed", `${about}${brief(told.tokensPerS)} tokens/s`]);
-  if (told.firstMs !== null) shown.push(["first token", seconds(told.firstMs / 1000)]);
-  if (told.outputTokens !== null) shown.push(["answer", `${about}${count(told.outputTokens)} tokens`]);
-  if (told.draftedTokens > 0) {
-    shown.push(["drafted", `${count(told.acceptedTokens)} of ${count(told.draftedTokens)} tokens accepted`]);
+  if (found.tokensPerS !== null) shown.push(["speed", `${about}${brief(found.tokensPerS)} tokens/s`]);
+  if (found.firstMs !== null) shown.push(["first token", seconds(found.firstMs / 1000)]);
+  if (found.outputTokens !== null) shown.push(["answer", `${about}${count(found.outputTokens)} tokens`]);
+  if (found.draftedTokens > 0) {
+    shown.push(["drafted", `${count(found.acceptedTokens)} of ${count(found.draftedTokens)} tokens accepted`]);
   }
-  if (told.promptTokens !== null) shown.push(["prompt", `${count(told.promptTokens)} tokens`]);
-  if (told.reusedTokens !== null) shown.push(["reused", reused(told)]);
+  if (found.promptTokens !== null) shown.push(["prompt", `${count(found.promptTokens)} tokens`]);
+  if (found.reusedTokens !== null) shown.push(["reused", reused(found)]);
   return shown;
 }
 
-function reused(told) {
-  const from = told.tiers.map(([tier]) => TIER_NAMES[tier]).join(" and ");
-  const words = from === "" || told.reusedTokens === 0 ? "" : ` from ${from}`;
-  return `${count(told.reusedTokens)}${words}`;
+function reused(found) {
+  const from = found.tiers.map(([tier]) => TIER_NAMES[tier]).join(" and ");
+  const words = from === "" || found.reusedTokens === 0 ? "" : ` from ${from}`;
+  return `${count(found.reusedTokens)}${words}`;
 }
 
 function brief(value) {

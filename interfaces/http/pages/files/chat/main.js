@@ -109,7 +109,7 @@ function onChange(what) {
   if (isRunning || session.current !== shown) follow.toEnd();
   else follow.grown(); // an answer has ended: who reads on above stays there
   shown = session.current;
-  announcer.told(session.current.id, isRunning, () => thread.lastSpoken);
+  announcer.update(session.current.id, isRunning, () => thread.lastSpoken);
   if (!context.show(session.current) && !isRunning) lookUp();
 }
 
@@ -184,11 +184,11 @@ byId("import-file").addEventListener("change", async ({ target }) => {
 });
 
 function importWords(numBad, { numNew, numKnown, numUnkept }) {
-  const told = [`${numNew} conversations were imported.`];
-  if (numKnown > 0) told.push(`${numKnown} were here already.`);
-  if (numUnkept > 0) told.push(`This browser has no room for ${numUnkept}; delete others first.`);
-  if (numBad > 0) told.push(`${numBad} could not be read.`);
-  return told.join(" ");
+  const sentences = [`${numNew} conversations were imported.`];
+  if (numKnown > 0) sentences.push(`${numKnown} were here already.`);
+  if (numUnkept > 0) sentences.push(`This browser has no room for ${numUnkept}; delete others first.`);
+  if (numBad > 0) sentences.push(`${numBad} could not be read.`);
+  return sentences.join(" ");
 }
 
 function exported(conversation, kind) {

@@ -21,18 +21,18 @@ export function blocks(text) {
     lexer.blockTokens(text, lexer.tokens);
     for (const { src, tokens } of lexer.inlineQueue) inline(lexer, src, tokens);
   } catch {
-    return told([plain(text)], false);
+    return withLinks([plain(text)], false);
   }
   const isWhole = lexer.tokens.map((token) => token.raw).join("") === text;
   const found = isWhole ? lexer.tokens.map(bounded) : [plain(text)];
-  return told(found, Object.keys(lexer.tokens.links).length > 0);
+  return withLinks(found, Object.keys(lexer.tokens.links).length > 0);
 }
 
 export function plain(raw) {
   return { type: "plain", raw };
 }
 
-function told(found, definesLinks) {
+function withLinks(found, definesLinks) {
   return Object.assign([...found], { definesLinks });
 }
 

@@ -1,9 +1,9 @@
-// What the whole page has to say: one notice of each kind, until there are no words for it. One that stays is not told twice.
+// What the whole page has to say: one notice of each kind, until there are no words for it. One that stays is not announced twice.
 import { h } from "../shared/dom.js";
 
 export class Notices {
   #element;
-  #told = new Map();
+  #shown = new Map();
 
   constructor(element) {
     this.#element = element;
@@ -11,14 +11,14 @@ export class Notices {
 
   /** @param {{label: string, does: () => void}} [mend] what can be done about it */
   tell(kind, words, mend) {
-    const old = this.#told.get(kind);
+    const old = this.#shown.get(kind);
     if (old?.words === words) return;
     old?.element.remove();
-    this.#told.delete(kind);
+    this.#shown.delete(kind);
     if (words === "") return;
     const button = mend && h("button", { type: "button", class: "small", onclick: () => mend.does() }, mend.label);
     const element = h("div", { class: "notice warn row", role: "status" }, h("span", {}, words), button);
-    this.#told.set(kind, { words, element });
+    this.#shown.set(kind, { words, element });
     this.#element.append(element);
   }
 }

@@ -70,17 +70,17 @@ export class Session {
    * @returns {{numNew: number, numKnown: number, numUnkept: number}}
    */
   takeIn(conversations) {
-    const told = { numNew: 0, numKnown: 0, numUnkept: 0 };
+    const counts = { numNew: 0, numKnown: 0, numUnkept: 0 };
     for (const conversation of conversations.toSorted((a, b) => b.changedMs - a.changedMs)) {
-      if (this.#shelf.get(conversation.id) !== undefined) told.numKnown += 1;
-      else if (!this.#shelf.hasRoomFor(conversation)) told.numUnkept += 1;
+      if (this.#shelf.get(conversation.id) !== undefined) counts.numKnown += 1;
+      else if (!this.#shelf.hasRoomFor(conversation)) counts.numUnkept += 1;
       else {
         this.#keep(conversation);
-        told.numNew += 1;
+        counts.numNew += 1;
       }
     }
     this.#ports.onChange("list");
-    return told;
+    return counts;
   }
 
   /** The last answer from where it ends. */

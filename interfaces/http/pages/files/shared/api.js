@@ -89,8 +89,8 @@ export async function ask(path, { body, method, deadlineMs = DEADLINE_MS } = {})
 /** What an error's body says, in any dialect's shape. */
 async function reason(response) {
   try {
-    const told = await response.json();
-    const error = told.error ?? told;
+    const body = await response.json();
+    const error = body.error ?? body;
     const message = typeof error === "string" ? error : error.message ?? error.detail ?? error.problem;
     if (typeof message === "string" && message !== "") return message;
   } catch {

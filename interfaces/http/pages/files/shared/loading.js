@@ -11,7 +11,7 @@ const PHASES = { hashing: "hashing its files", reading: "reading its weights", m
 export function loadingText(loading) {
   if (!loading) return "";
   const { model, phase, fraction, seconds_left: leftS } = loading;
-  const told = [PHASES[phase], fraction === null ? "" : percent(fraction), leftS === null ? "" : `${seconds(leftS)} left`];
-  const parts = told.filter(Boolean).join(", ");
+  const details = [PHASES[phase], fraction === null ? "" : percent(fraction), leftS === null ? "" : `${seconds(leftS)} left`];
+  const parts = details.filter(Boolean).join(", ");
   return `loading ${model ?? "a model"}${parts === "" ? "" : `: ${parts}`}`;
 }
