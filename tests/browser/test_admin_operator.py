@@ -66,7 +66,7 @@ def test_the_log_is_read_while_its_panel_is_open(size: tuple[int, int], service:
     expect(rows.first).to_contain_text("<b>it failed</b>")
     expect(rows).to_have_count(2)
     fits(page)
-    page.get_by_label("Level").select_option("error")
+    page.locator("#logs-level").select_option("error")
     expect(rows).to_have_count(1)
     page.locator("#logs-filter").fill("nothing like it")
     expect(page.locator("#logs-none")).to_have_text("No line matches.")

@@ -42,9 +42,9 @@ export function setUpChangeSettings(changed) {
   byId("change-model").addEventListener("change", () => fields.slice(SERVER.length).forEach((one) => show(one, true)));
   byId("change-form").addEventListener("submit", (event) => {
     event.preventDefault();
-    told(change);
+    tried(change);
   });
-  byId("change-undo").addEventListener("click", () => told(undo));
+  byId("change-undo").addEventListener("click", () => tried(undo));
 }
 
 /** @param {{data: object[], file: string, can_undo: boolean, may_change: boolean}} settings */
@@ -140,7 +140,7 @@ function confirmed({ file, creates, difference }, yes, title) {
   });
 }
 
-async function told(work) {
+async function tried(work) {
   byId("change-problem").hidden = true;
   try {
     await work();

@@ -11,7 +11,7 @@ const PATH = "/admin/api/settings/keys";
 export function setUpKeys() {
   byId("keys-form").addEventListener("submit", (event) => {
     event.preventDefault();
-    told(add);
+    tried(add);
   });
 }
 
@@ -24,7 +24,7 @@ export async function readKeys() {
 }
 
 function make({ name }) {
-  const button = h("button", { type: "button", class: "danger", "aria-label": `Revoke ${name}`, onclick: () => told(() => revoke(name)) }, "Revoke…");
+  const button = h("button", { type: "button", class: "danger", "aria-label": `Revoke ${name}`, onclick: () => tried(() => revoke(name)) }, "Revoke…");
   return row(["Name", "May", "A minute>", "At once>", "Models"], [button]);
 }
 
@@ -52,7 +52,7 @@ async function revoke(name) {
   await readKeys();
 }
 
-async function told(work) {
+async function tried(work) {
   byId("keys-problem").hidden = true;
   try {
     await work();

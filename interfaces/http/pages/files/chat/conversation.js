@@ -43,7 +43,7 @@ export function ask({ turns }, content, at = turns.length, { pictures = [], file
 
 /** The body of the request that the last turns ask for: an answer, or more of the last one. */
 export function requestBody({ settings, turns }) {
-  const messages = toldTurns(turns).map(wireMessage);
+  const messages = sentTurns(turns).map(wireMessage);
   if (settings.system.trim() !== "") messages.unshift({ role: "system", content: settings.system });
   const body = { messages };
   if (settings.model !== "") body.model = settings.model;
@@ -60,7 +60,7 @@ export function requestBody({ settings, turns }) {
  * The turns that the model gets. A question whose answer never began (it was refused, or the server was not reached)
  * is left out with it, so that what failed once does not refuse all that follows; the last question is asked.
  */
-function toldTurns(turns) {
+function sentTurns(turns) {
   return turns.filter((turn, at) => {
     const answer = turn.role === "user" ? turns[at + 1] : turn;
     return answer === undefined || !isEmpty(answer);
