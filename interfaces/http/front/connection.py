@@ -13,11 +13,10 @@ import asyncio
 from email.utils import formatdate
 from typing import Any, cast
 
-from uvicorn import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
-from uvicorn.server import ServerState
 
 from interfaces.http.errors import Problem
+from interfaces.http.front.bounded_protocol import BoundedProtocol
 from interfaces.http.front.connection_limits import (
     FULL,
     HEADERS_TOO_LARGE,
@@ -32,13 +31,10 @@ from interfaces.http.front.connection_limits import (
     TOO_SLOW,
     ConnectionLimits,
     ConnectionSlots,
-    Deadline,
     RequestPart,
     Slot,
     more_time_s,
-    shared_address,
 )
-from interfaces.http.front.departure import BoundedDeparture
 from interfaces.http.front.guard import HealthOnly, Refusals
 
 PIECE_BYTES = 16 * 2**10
@@ -60,34 +56,18 @@ class UnchunkedAnswer(RequestResponseCycle):
         await super().send(message)
 
 
-class BoundedConnection(BoundedDeparture, HttpToolsProtocol):
+class BoundedConnection(BoundedProtocol, HttpToolsProtocol):
     """A connection with limits on headers, bodies, time and unread answers. Event loop only."""
 
-    def __init__(
-        self,
-        limits: ConnectionLimits,
-        slots: ConnectionSlots,
-        refusals: Refusals,
-        config: Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
-    ) -> None:
-        super().__init__(config, server_state, app_state, _loop)
-        self.address: str | None = None
-        self._limits = limits
-        self._slots = slots
-        self._refusals = refusals
+    def __init__(self, limits: ConnectionLimits, slots: ConnectionSlots, refusals: Refusals, **of_uvicorn: Any) -> None:
+        super().__init__(limits, slots, refusals, **of_uvicorn)
         self._phase = RequestPart.BETWEEN
         self._is_done = False
         self._num_unused = self._num_new_body = self._num_discarded = 0
-        self._arrival = Deadline(self.loop, self._too_slow)
-        self._departs(limits, refusals, self.loop)
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self.address = shared_address(self.client[0] if self.client else None)
-        slot = self._slots.enter(self)
+        slot = self._enter_slot()
         if slot is Slot.NONE:
             self._refuse(FULL, lingers=False)
             return
@@ -95,14 +75,7 @@ class BoundedConnection(BoundedDeparture, HttpToolsProtocol):
             self.app = HealthOnly(self.app, FULL, self._refusals)
         self._arrival.arm(self._limits.header_timeout_s)
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._slots.leave(self)
-        self._arrival.end()
-        self._departure.end()
-        super().connection_lost(exc)
-
     def evict(self) -> None:
-        """Closes to free the slot (see SlotHolder)."""
         if self._phase is RequestPart.BETWEEN:  # no request, so no answer
             self._refusals.note(FULL)
             self._close()
@@ -172,8 +145,7 @@ class BoundedConnection(BoundedDeparture, HttpToolsProtocol):
     def handle_websocket_upgrade(self) -> None:
         """Hands the connection over to a protocol of `socket_connection`, with its slot."""
         self._is_done = True  # a client sends nothing more before the handshake is answered
-        self._arrival.end()
-        self._departure.end()
+        self._end_deadlines()
         self._slots.leave(self)
         super().handle_websocket_upgrade()
 

@@ -11,31 +11,27 @@ closed where no pong comes. The tests of this class name the behaviour of uvicor
 import asyncio
 from typing import Any
 
-from uvicorn import Config
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-from uvicorn.server import ServerState
 from websockets.frames import CloseCode, Frame
 from websockets.http11 import Request
 
 from domain.host_name import network_of
 from interfaces.http.errors import Problem
+from interfaces.http.front.bounded_protocol import BoundedProtocol
 from interfaces.http.front.connection_limits import (
     FULL,
     MALFORMED,
     TOO_SLOW,
     ConnectionLimits,
     ConnectionSlots,
-    Deadline,
     Slot,
     more_time_s,
-    shared_address,
 )
-from interfaces.http.front.departure import BoundedDeparture
 from interfaces.http.front.guard import HealthOnly, Refusals
 from interfaces.http.incoming.request_context import CONNECTION, BodiesFull, BodyBudget
 
 
-class BoundedSocket(BoundedDeparture, WebSocketsSansIOProtocol):
+class BoundedSocket(BoundedProtocol, WebSocketsSansIOProtocol):
     """A WebSocket with limits. Event loop only. It is also the SocketConnection of the application."""
 
     def __init__(
@@ -44,33 +40,22 @@ class BoundedSocket(BoundedDeparture, WebSocketsSansIOProtocol):
         slots: ConnectionSlots,
         refusals: Refusals,
         bodies: BodyBudget,
-        config: Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
+        **of_uvicorn: Any,
     ) -> None:
-        super().__init__(config, server_state, app_state, _loop)
-        self.address: str | None = None
-        self._slots = slots
+        super().__init__(limits, slots, refusals, **of_uvicorn)
         self._bodies = bodies
         self._held_bytes = self._num_new = 0
         self._fragments = bytearray()
         """Those of the message that arrives, but the first."""
         self._is_answering = self._is_ending = False
-        self._arrival = Deadline(self.loop, self._too_slow)
-        self._departs(limits, refusals, self.loop)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self.address = shared_address(self.client[0] if self.client else None)
-        if self._slots.enter(self) is not Slot.ALL_REQUESTS:
+        if self._enter_slot() is not Slot.ALL_REQUESTS:
             self.app = HealthOnly(self.app, FULL, self._refusals)
         self._arrival.arm(self._limits.header_timeout_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._slots.leave(self)
-        self._arrival.end()
-        self._departure.end()
         self._release()
         super().connection_lost(exc)
 
@@ -167,7 +152,6 @@ class BoundedSocket(BoundedDeparture, WebSocketsSansIOProtocol):
             self._watch_departure()
 
     def evict(self) -> None:
-        """Closes to free the slot (see SlotHolder)."""
         self._end(CloseCode.TRY_AGAIN_LATER, FULL)
 
     def shutdown(self) -> None:

@@ -107,7 +107,9 @@ class Client:
         refusals = Refusals(DIALECTS, lambda code, _detail: self.refused.append(code))
         make = stock or partial(BoundedConnection, LIMITS, ConnectionSlots(8), refusals)
         config = Config(app=cast(Any, object()), ws="none", log_config=None, log_level="error")
-        self.connection = make(config, ServerState(), {}, _loop=cast(asyncio.AbstractEventLoop, self.loop))
+        self.connection = make(
+            config=config, server_state=ServerState(), app_state={}, _loop=cast(asyncio.AbstractEventLoop, self.loop)
+        )
         self.connection.connection_made(self.transport)
 
     def sends(self, data: bytes, then_s: float = 0.0) -> None:
