@@ -15,8 +15,8 @@ from tests.support.browser.browser import PHONE, WIDE, expect, is_as_wide_as_its
 from tests.support.browser.chat_page import ChatPage
 from tests.support.browser.scripted_chat import ELSE, ScriptedChat
 from tests.support.http.hostile_images import picture
-from tests.support.http.images import PictureImages, Processors
 from tests.support.http.servers.fake_service import DEFAULT_MODEL, FakeService, fake_service
+from tests.support.processes.picture_images import PictureImages, Processors
 
 BLIND = "fake-hybrid"
 

@@ -29,9 +29,10 @@ from domain.models.model_card import ModelSource
 from domain.request.media import Image
 from interfaces.composition.engine_entry import IMAGE_CHILD
 from tests.support.http.hostile_images import STRANGERS, many_scans, picture
-from tests.support.http.images import SHOWING, PictureImages, Processors
+from tests.support.http.images import SHOWING
 from tests.support.http.servers.fake_service import DEFAULT_MODEL, fake_service
 from tests.support.patience import PATIENCE_S
+from tests.support.processes.picture_images import PictureImages, Processors
 
 CHILD = "tests.support.processes.picture_child"
 SOURCE = ModelSource(ModelId("m"), "/nowhere", use=ModelUse(GENERATES | {Capability.SEE}))
@@ -76,10 +77,18 @@ def test_a_worker_finds_what_the_processor_finds(make: Make) -> None:
     assert len(workers.pids) == 1
 
 
+@pytest.fixture(scope="module")
+def lasting() -> Iterator[ImageProcessor]:
+    """The processor of one worker for all tests that leave it as it was."""
+    workers = ImageWorkers(CHILD)
+    yield loaded(workers)
+    workers.close()
+
+
 @pytest.mark.parametrize("name", STRANGERS)
-def test_a_worker_refuses_what_the_processor_refuses(name: str, make: Make) -> None:
+def test_a_worker_refuses_what_the_processor_refuses(name: str, lasting: ImageProcessor) -> None:
     image, found = Image(STRANGERS[name], field="there"), list[InvalidRequest]()
-    for processor in (loaded(make()), PictureImages(decode)):
+    for processor in (lasting, PictureImages(decode)):
         with pytest.raises(InvalidRequest) as refused:
             processor.process(image)
         found.append(refused.value)
@@ -197,7 +206,7 @@ def test_neither_side_of_the_engine_port_has_a_decoder(module: str) -> None:
 def test_others_are_answered_while_the_costly_files_of_a_client_are_refused(make: Make) -> None:
     dialect, options = SHOWING["chat"], FakeOptions(images=PictureImages(decode), context_length=8_000)
     keys = KeyRing([Client(name, key_digest(name.encode())) for name in ("attacker", "other")])
-    workers, files = make(cpu_s=2), [many_scans(7_000, 7_000 - number, 5_000) for number in range(3)]
+    workers, files = make(cpu_s=1), [many_scans(7_000, 7_000 - number, 5_000) for number in range(3)]
     seeing = FakeModels(seeing=[DEFAULT_MODEL])
     with (
         fake_service(options, models=seeing, images=workers, keys=keys) as service,

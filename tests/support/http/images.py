@@ -1,29 +1,20 @@
-"""Requests with images, in every dialect, and a toy model that sees real pictures."""
+"""Requests with images, in every dialect, and a server whose toy model sees real pictures."""
 
 import base64
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import Any
 
 from adapters.fake.engine import FakeModels
-from adapters.fake.leaves import Words, mix
-from adapters.fake.options import PAD_ID, FakeOptions, reply_with
-from adapters.fake.vision import ToyWords, toy_image
+from adapters.fake.options import FakeOptions, reply_with
+from adapters.fake.vision import toy_image
 from adapters.pillow.decoder import decode
-from application.ports.vision import DecodeImage, ImageProcessor, ImageTokens, ProcessedImage
-from domain.id_row import IdRow
-from domain.models.capability import Capability
-from domain.models.model_card import ModelSource
-from domain.request.media import Image
 from tests.support.http.servers.fake_service import DEFAULT_MODEL, FakeService, fake_service
+from tests.support.processes.picture_images import PictureImages, Processors
 
 CAT, DOG = toy_image(2, 3, "a cat").data, toy_image(4, 4, "a dog").data
 CAT_TOKENS, DOG_TOKENS = 2 * (3 + 1), 4 * (4 + 1)
-
-TILE = 64
-"""Pixels of a picture's side for a token."""
 
 
 def base64_of(data: bytes) -> str:
@@ -100,36 +91,6 @@ SHOWING = {
     ),
 }
 """By dialect."""
-
-
-class PictureImages:
-    """An ImageProcessor of the toy model for real image files: a token for each tile of the picture."""
-
-    placeholder = "<|pad|>"
-
-    def __init__(self, decode: DecodeImage) -> None:
-        self._decode = decode
-
-    def process(self, image: Image) -> ProcessedImage:
-        pixels = self._decode(image.data, image.field)
-        num_tokens = -(-pixels.width // TILE) * -(-pixels.height // TILE)
-        digest = sha256(b"pictures" + image.digest).digest()
-        first = int.from_bytes(sha256(pixels.rgb).digest()[:8], "little")
-        words = ToyWords(Words("Q", [mix(first + at) for at in range(num_tokens)]))
-        return ProcessedImage(ImageTokens(IdRow([PAD_ID] * num_tokens), digest), words.prepared())
-
-
-@dataclass(frozen=True)
-class Processors:
-    """An ImageProcessorLoader with one processor for all models that see."""
-
-    processor: ImageProcessor
-
-    def load(self, source: ModelSource) -> ImageProcessor | None:
-        return self.processor if Capability.SEE in source.use.capabilities else None
-
-    def close(self) -> None:
-        pass
 
 
 @contextmanager

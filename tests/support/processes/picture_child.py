@@ -5,7 +5,7 @@ import sys
 from adapters.image_process.worker import serve
 from adapters.pillow.decoder import decode
 from adapters.pypdf.reader import read_pdf
-from tests.support.http.images import PictureImages, Processors
+from tests.support.processes.picture_images import PictureImages, Processors
 
 if __name__ == "__main__":
     serve(Processors(PictureImages(decode)).load, read_pdf, int(sys.argv[1]), int(sys.argv[2]))

@@ -15,7 +15,6 @@ from tests.support.http.images import (
     DOG,
     DOG_TOKENS,
     SHOWING,
-    Processors,
     Showing,
     anthropic_block,
     data_url,
@@ -23,6 +22,7 @@ from tests.support.http.images import (
     responses_part,
 )
 from tests.support.http.servers.fake_service import DEFAULT_MODEL, FakeService, fake_service
+from tests.support.processes.picture_images import Processors
 
 BLIND = "fake-hybrid"
 CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"

@@ -14,9 +14,10 @@ from application.ports.vision import ProcessedImage
 from domain.request.media import Image
 from tests.support.effort import drawn
 from tests.support.http.hostile_images import picture, send
-from tests.support.http.images import CAT, SHOWING, Processors, picture_service
+from tests.support.http.images import CAT, SHOWING, picture_service
 from tests.support.http.servers.fake_service import DEFAULT_MODEL, FakeService, fake_service
 from tests.support.patience import PATIENCE_S
+from tests.support.processes.picture_images import Processors
 
 CHAT = SHOWING["chat"]
 
