@@ -44,7 +44,7 @@ from tests.support.mlx.small_demos import SMALL_DEMOS, SMALL_HYBRID
 pytestmark = pytest.mark.slow
 
 MODELS = SMALL_DEMOS  # the embedded ones themselves are replayed in test_replay_exact
-GRID = BLOCK = 64  # small, so that prompts need not be long; the defaults are used in test_replay_restarts
+GRID = BLOCK = 64  # small, so that prompts need not be long; test_replay_upload uses the defaults
 THINKING: dict[str, Any] = {"tools": TOOLS, "chat_template_kwargs": {"enable_thinking": True}, "max_tokens": 16}
 LONG: dict[str, Any] = {"max_tokens": 4}
 ENGINE = EngineSettings(block_size=BLOCK, prefill_grid=GRID)

@@ -13,7 +13,7 @@ from tests.support.mlx.tiny_models import write_folder
 
 pytestmark = pytest.mark.slow
 
-DENSE, HYBRID, WINDOWED = "cairn-demo", "cairn-demo-hybrid", "gemma3_text"
+HYBRID, WINDOWED = "cairn-demo-hybrid", "gemma3_text"
 ENGINE = EngineSettings(block_size=64, prefill_grid=64)
 MORE_TOKENS = 16
 TRIGGER = {"type": "compaction_trigger"}
@@ -48,7 +48,7 @@ def num_computed(answer: Any) -> int:
     return int(usage["input_tokens"] - usage["input_tokens_details"]["cached_tokens"])
 
 
-@pytest.mark.parametrize("model", [DENSE, HYBRID, WINDOWED])
+@pytest.mark.parametrize("model", [HYBRID, WINDOWED])
 def test_its_prompt_is_reused(caching: CachingServer, model: str) -> None:
     tools = {} if model == WINDOWED else {"tools": TOOLS}  # its template has none
     most = num_instruction(caching, model) + MORE_TOKENS

@@ -60,11 +60,11 @@ def recomputed(demos: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[st
 def test_restored_and_recomputed_answers_are_equal_to_the_last_bit(
     tmp_path: Path, demos: Path, recomputed: dict[str, list[Any]]
 ) -> None:
-    """Before and after a kill. What is restored ends on the grid, and is all there is up to there."""
+    """Before and after a kill, and after a stop. What is restored ends on the grid, and is all there is up to there."""
     arguments = ("--exact", "--model-dir", str(demos), "--store", str(tmp_path / "store"), *FLAGS)
-    order = {False: (0, 1, 2, 3, 3), True: (4, 3)}
+    order = {signal.SIGKILL: (0, 1, 2, 3, 3), signal.SIGTERM: (4, 3), None: (3,)}
     known: dict[str, list[tuple[int, ...]]] = {model: [] for model in SMALL_DEMOS}
-    for is_restarted, numbers in order.items():
+    for end, numbers in order.items():
         with cairn_server(tmp_path, *arguments, OTEL_SDK_DISABLED="false") as (cairn, client):
             for model in SMALL_DEMOS:
                 for number in numbers:
@@ -74,7 +74,8 @@ def test_restored_and_recomputed_answers_are_equal_to_the_last_bit(
                     assert num_cached == min(shared, len(prompt) - 1) // GRID * GRID
                     known[model].append(prompt)
             assert num_cached >= 2 * GRID
-            if not is_restarted:
+            if end is signal.SIGKILL:
                 wait_until_written(client)
-            cairn.send(signal.SIGKILL)
-            cairn.wait()
+            if end is not None:
+                cairn.send(end)
+                assert cairn.wait() == (0 if end is signal.SIGTERM else -end)

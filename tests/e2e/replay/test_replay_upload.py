@@ -10,7 +10,7 @@ from adapters.mlx.state.payload import DevicePayload, upload
 from application.events import FaultObserved
 from domain.prefix.record import StatePayload
 from tests.support.http.replay.replay import Message, Replay, caching_server, opening, question
-from tests.support.mlx.small_demos import SMALL_DEMOS
+from tests.support.mlx.small_demos import SMALL_HYBRID
 
 
 def turns() -> list[list[Message]]:
@@ -19,12 +19,9 @@ def turns() -> list[list[Message]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", SMALL_DEMOS)
-def test_a_conversation_goes_on_from_landed_state(
-    model: str, demos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_conversation_goes_on_from_landed_state(demos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with caching_server(tmp_path / "store", model_dir=demos) as server:
-        first = Replay(server.client, model, max_tokens=8)
+        first = Replay(server.client, SMALL_HYBRID, max_tokens=8)
         answers = [first.chat(messages) for messages in turns()]
     uploaded: list[StatePayload] = []
 
@@ -35,7 +32,7 @@ def test_a_conversation_goes_on_from_landed_state(
 
     monkeypatch.setattr(state_restore, "on_cpu", lambda: False)
     with caching_server(tmp_path / "store", model_dir=demos, upload=upload_and_note) as server:
-        again = Replay(server.client, model, max_tokens=8)
+        again = Replay(server.client, SMALL_HYBRID, max_tokens=8)
         repeated = [again.chat(messages) for messages in reversed(turns())]
         assert not server.events.of(FaultObserved)
     assert [answer.output_ids for answer in reversed(repeated)] == [answer.output_ids for answer in answers]
