@@ -13,6 +13,8 @@ from domain.byte_size import ByteSize
 from domain.duration import Duration
 from domain.errors import InvalidRequest, require
 from domain.host_name import address_of, bare_host
+from domain.memory.kv_bits import GROUP_SIZE, KVBits
+from domain.memory.kv_bits import OFF as KV_OFF
 from domain.models.model_card import parsed_alias
 from domain.request.repetition import RepetitionDetection
 from domain.request.sampling import SamplingDefaults
@@ -127,11 +129,12 @@ MIN_TTL_S, MAX_TTL_S = 1, 365 * 86_400
 @dataclass(frozen=True, slots=True)
 class ModelTable:
     """The settings of one model: a `[models."NAME"]` table of the configuration file. `context_length`, `dtype`,
-    `idle_ttl`, `speculation` and `draft`: as in `[model]`; None for the value there. `task`: a Capability value, None
-    for what its files say. `parser`: the family of output formats. `salt` separates the prefix cache of this name from
-    other names of the same weights. `pin`: loaded at the start, and never unloaded for other models. `base`: the model
-    whose files are served, by default NAME itself; `adapter`: folder of a LoRA adapter over them. `sampling`: defaults
-    of requests. `repetition_detection`: the repetition that ends an answer, of requests that name none."""
+    `idle_ttl`, `speculation`, `draft`, `kv_bits` and `kv_group_size`: as in `[model]`; None for the value there.
+    `task`: a Capability value, None for what its files say. `parser`: the family of output formats. `salt` separates
+    the prefix cache of this name from other names of the same weights. `pin`: loaded at the start, and never unloaded
+    for other models. `base`: the model whose files are served, by default NAME itself; `adapter`: folder of a LoRA
+    adapter over them. `sampling`: defaults of requests. `repetition_detection`: the repetition that ends an answer, of
+    requests that name none."""
 
     context_length: int | None = None
     dtype: str | None = None
@@ -142,6 +145,8 @@ class ModelTable:
     salt: str = ""
     pin: bool = False
     idle_ttl: Duration | None = None
+    kv_bits: str | None = None
+    kv_group_size: int | None = None
     base: str = ""
     adapter: str = ""
     sampling: SamplingDefaults = SamplingDefaults()
@@ -153,6 +158,7 @@ class ModelTable:
         check_choice(self.dtype, "dtype", *DTYPES)
         check_choice(self.task, "task", "generate", "embed", "score")
         check_choice(self.speculation, "speculation", *SPECULATION_MODES)
+        check_kv(self.kv_bits, self.kv_group_size, "")
         require(not self.base or bool(self.adapter), "base", "needs an adapter: another name alone is server.aliases")
 
 
@@ -168,6 +174,10 @@ def check_context(context_length: int | None, name: str) -> None:
         name,
         "must be at least 2 tokens: one of a prompt and one of an answer",
     )
+
+
+def check_kv(bits: str | None, group_size: int | None, table: str) -> None:
+    KVBits.parse(KV_OFF if bits is None else bits, GROUP_SIZE if group_size is None else group_size, f"{table}kv_bits")
 
 
 def check_ttl(ttl: Duration | None, name: str) -> None:
@@ -186,8 +196,9 @@ class ModelSettings:
     tokens of prompt and answer together; None for the model's own. `parsers`: the format of tool calls, as
     MODEL=FAMILY, for models whose template and tokens do not show it. `idle_ttl`: a model that is idle for that long is
     unloaded; None: only to make room. `generation_config`: the sampling of a model's generation_config.json is the
-    default of requests. `speculation`: the drafters that models may use, a SpeculationMode value. `draft`: the draft
-    model, a model's name or folder, for models of its vocabulary; empty for none.
+    default of requests. `kv_bits`: in which keys and values of full attention are kept, `off` for as they are computed,
+    in groups of `kv_group_size`. `speculation`: the drafters that models may use, a SpeculationMode value. `draft`: the
+    draft model, a model's name or folder, for models of its vocabulary; empty for none.
     """
 
     default: str = "cairn-demo"
@@ -202,6 +213,8 @@ class ModelSettings:
     generation_config: bool = True
     speculation: str = SpeculationMode.AUTO.value
     draft: str = ""
+    kv_bits: str = KV_OFF
+    kv_group_size: int = GROUP_SIZE
 
     @property
     def parser_of(self) -> dict[str, str]:
@@ -214,6 +227,7 @@ class ModelSettings:
         check_ttl(self.idle_ttl, "model.idle_ttl")
         check_context(self.context_length, "model.context_length")
         check_choice(self.speculation, "model.speculation", *SPECULATION_MODES)
+        check_kv(self.kv_bits, self.kv_group_size, "model.")
         check_choice(self.hub_cache, "model.hub_cache", "auto", "on", "off")
         require(all(self.allowed), "model.allowed", "must not hold an empty name")
         pairs = (item.rpartition("=") for item in self.parsers)

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, cast
 
 import mlx.core as mx
 
-from adapters.mlx.cuda.attention import replace_attention
+from adapters.mlx.cuda.attention import CudaAttention
 from adapters.mlx.loading.assembly import assemble
 from adapters.mlx.loading.drafters import check_vocabularies
 from adapters.mlx.loading.encoder import assemble_encoder
@@ -22,6 +22,7 @@ from adapters.mlx.model import MlxModel
 from adapters.mlx.runtime.arrays import clear_cache, finish, trial
 from adapters.mlx.runtime.device import has_cuda, on_cpu, spare_bytes, working_set_bytes
 from adapters.mlx.runtime.mlx_lm import mlx_lm_module
+from adapters.mlx.runtime.replaced import replace_attention
 from application.ports.compute import LoadedModel, LoadReport, LoadSteps, unreported
 from application.services.lane import Lane
 from domain.errors import ModelLoadFailed
@@ -149,7 +150,7 @@ class MlxEngine:
         self._is_prepared = True
         _bound_memory(self._wired_bytes)
         if has_cuda():
-            replace_attention()
+            replace_attention(CudaAttention, CudaAttention)
 
 
 def _tried(pieces: LoadAttempt) -> LoadAttempt:

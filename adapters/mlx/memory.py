@@ -9,7 +9,7 @@ MLX counts one peak for the whole process. It is reset before a chunk and read a
 cannot be measured, so where chunks are queued ahead only some are: the first ones, then one in a while. Chunks shorter
 than the longest so far are not measured."""
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -18,15 +18,32 @@ from typing import Any, cast
 import mlx.core as mx
 
 from adapters.mlx.caches.classes import traits_of
-from adapters.mlx.caches.leaves import Caches, arrays_of, grows_by_steps, leaf_at, new_caches
+from adapters.mlx.caches.leaves import (
+    Caches,
+    arrays_of,
+    encodable_layers,
+    grows_by_steps,
+    leaf_at,
+    new_caches,
+    quantised_layers,
+    token_bytes_of,
+)
 from adapters.mlx.runtime.arrays import finish, parameters
 from adapters.mlx.runtime.device import has_metal, most_ahead_bytes, preferred_grid
 from adapters.mlx.runtime.json_files import is_count, read_entries, write_entries
+from adapters.mlx.speculation.heads import trunk_of
 from application.services.lane import Lane
 from domain.chunking import PLAIN, Chunking
 from domain.errors import ServerUnavailable
-from domain.memory.estimate import LEAST_NEAR, MOST, PeakCorrection, score_bytes_of_config, step_of_config
-from domain.memory.shape import MemoryShape, StateCost, StepCost
+from domain.memory.estimate import (
+    LEAST_NEAR,
+    MOST,
+    PeakCorrection,
+    has_latents,
+    score_bytes_of_config,
+    step_of_config,
+)
+from domain.memory.shape import DenseKV, MemoryShape, StateCost, StepCost
 from domain.models.pace import BucketPaces
 from domain.models.state_layout import LeafPath, StateKind, StateLayout
 
@@ -67,14 +84,28 @@ def shape_of_network(network: Any, layout: StateLayout, config: Mapping[str, Any
     logits = network(mx.zeros((1, 1), dtype=mx.uint32), cache=new_caches(network))
     num_logits, dtype_bytes = int(logits.shape[-1]), int(logits.dtype.size)
     score_bytes = score_bytes_of_config(config, dtype_bytes)
+    step = step_of_config(config, dtype_bytes, preferred_grid(), most_ahead_bytes())
+    trunk, dense_kv = trunk_of(network), DenseKV()
+    if (kept := quantised_layers(trunk)) is None:
+        dense_kv = _dense_kv(encodable_layers(trunk, has_latents=has_latents(config)).values())
+    else:  # a chunk decodes a layer's tokens
+        step = replace(step, seen_bytes=step.seen_bytes + kept.layer_bytes)
     return MemoryShape(
         weight_bytes=weight_bytes,
         states=state_costs(layout, network),
-        step=step_of_config(config, dtype_bytes, preferred_grid(), most_ahead_bytes()),
+        step=step,
         logit_bytes=2 * num_logits * dtype_bytes,
         sample_bytes=4 * _SAMPLING_COPIES * num_logits,
         chunking=Chunking.bounded(preferred_grid(), score_bytes) if has_metal() else PLAIN,
+        dense_kv=dense_kv,
     )
+
+
+def _dense_kv(leaves: Collection[Any]) -> DenseKV:
+    layers = [token_bytes_of(leaf) for leaf in leaves]
+    if not layers:
+        return DenseKV()
+    return DenseKV(token_bytes=sum(layers), layer_bytes=max(layers), item_bytes=next(iter(leaves)).keys.dtype.size)
 
 
 def _step_of_encoder(network: Any, config: Mapping[str, Any]) -> StepCost:

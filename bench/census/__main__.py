@@ -3,7 +3,8 @@ one whose text mlx-vlm computes.
 
     python -m bench.census [NAME ...] [--write FILE]
 
-Each family runs in float32 and in bfloat16 (mixtures of experts in 4 bits: a CPU has no bfloat16 kernel for them). A
+Each family runs in float32, in bfloat16 (mixtures of experts in 4 bits: a CPU has no bfloat16 kernel for them), and
+with keys and values in 8 and in 4 bits, where the distance to float32 is measured too (`census_kv`). A
 prompt of 151 tokens is computed cold, in chunks of 64; then it is resumed from state captured at grid positions, at
 the end of a block between two grid lines, and inside a block, each time from the hot tier and from a store that was
 closed and opened again. Compared are all bits of the state at the end of the prompt, the log probabilities of the 20
@@ -43,6 +44,7 @@ from application.ports.block_store import PutOutcome  # noqa: E402
 from application.services.prefix.hot_tier import HotTier  # noqa: E402
 from bench.census.drafts import NEAR_TIE, Drafted, compare_drafts  # noqa: E402
 from bench.census.images import SeenRow, census_images, images_as_markdown  # noqa: E402
+from bench.census.kv_bits import KV_BITS, distance, keeps_in  # noqa: E402
 from domain.errors import ModelLoadFailed  # noqa: E402
 from domain.id_row import IdRow  # noqa: E402
 from domain.ids import ModelId  # noqa: E402
@@ -70,7 +72,7 @@ BLOCK_END = 96
 INSIDE_BLOCK = 110
 NUM_GREEDY = 16
 
-TOLERANCE = {"float32": 1e-3, "bfloat16": 0.15, "4-bit": 0.15}
+TOLERANCE = {"float32": 1e-3, "bfloat16": 0.15, "4-bit": 0.15, "KV of 8 bits": 0.05, "KV of 4 bits": 0.5}
 """Off the grid: largest accepted difference of a log probability."""
 
 LOOSER = {"plamo3": (0.02, "mlx-lm masks one token more than its cache keeps, so chunking changes the result")}
@@ -128,8 +130,12 @@ class Row:
         return "" if worst <= limit else f"differs by {worst:.1e} off the grid"
 
 
-def load(name: str, precision: str) -> MlxModel:
-    network = build(name, mx.float32 if precision == "float32" else mx.bfloat16)
+def load(name: str, precision: str) -> MlxModel | None:
+    """None where no state would be kept in the bits of `precision`."""
+    kv_bits = KV_BITS.get(precision)
+    network = build(name, mx.float32 if precision == "float32" or kv_bits else mx.bfloat16)
+    if kv_bits is not None and not keeps_in(network, config_of(name), kv_bits):
+        return None
     if precision == "4-bit":
         nn.quantize(network, 32, 4, class_predicate=lambda _path, module: _can_quantise(module))
         mx.eval(network.parameters())
@@ -226,11 +232,14 @@ class Tiers:
         return Captured(captured.position, groups[:-1], groups[-1])
 
 
-def examine(name: str, precision: str, folder: Path, serial: int) -> Row:
+def examine(name: str, precision: str, folder: Path, serial: int) -> Row | None:
+    """None where `load` returns none."""
     try:
         model = load(name, precision)
     except ModelLoadFailed as error:
         return Row(name, precision, note=str(error).splitlines()[0])
+    if model is None:
+        return None
     layout = model.description.layout
     caches = ", ".join(_run_lengths([_kind(layer) for layer in layout.layers]))
     is_single = model.description.decode_mode is DecodeMode.SINGLE
@@ -247,6 +256,8 @@ def examine(name: str, precision: str, folder: Path, serial: int) -> Row:
 
     on_grid = worst_of([resume(position) for position in ON_GRID])
     drafts = None
+    if precision in KV_BITS:
+        note = "; ".join(filter(None, [distance(name, KV_BITS[precision], PROMPT), note]))
     if precision == "float32" and not model.description.drafter_note:
         drafts = compare_drafts(model)
     return Row(name, precision, caches, on_grid, resume(BLOCK_END), resume(INSIDE_BLOCK), drafts, note)
@@ -270,11 +281,13 @@ def census(wanted: list[str]) -> list[Row]:
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as directory:
         for name in wanted:
-            for precision in ("float32", "bfloat16"):
+            for precision in ("float32", "bfloat16", *KV_BITS):
                 folder = Path(directory) / f"{len(rows)}"
                 row = examine(name, precision, folder, len(rows))
-                if row.on_grid is None and precision == "bfloat16":
+                if row is not None and row.on_grid is None and precision == "bfloat16":
                     row = examine(name, "4-bit", folder / "4-bit", len(rows))
+                if row is None:
+                    continue
                 rows.append(row)
                 mx.clear_cache()
                 print(*_cells(row), row.problem and f"!! {row.problem}", sep="  ", flush=True)
@@ -309,6 +322,10 @@ def as_markdown(rows: list[Row], seen: list[SeenRow]) -> str:
         "difference of a log probability, and in brackets how many greedy tokens agree if not all. Each figure is the "
         f"worse of hot tier and reopened store. Grid {GRID}, positions {ON_GRID[0]} and {ON_GRID[1]}; block end "
         f"{BLOCK_END}; inside a block {INSIDE_BLOCK}. Drafts: the largest difference of a log probability.",
+        "",
+        "KV of 8 and 4 bits: float32 with the keys and values of full attention in so many bits, groups of 64. Its "
+        "distance to float32, over the prompt: the mean Kullback-Leibler divergence of the next token, and how often "
+        "the likeliest token is the same. Random weights give flat distributions with many near ties.",
         "",
         "Accepted off the grid: " + ", ".join(f"{limit:g} in {name}" for name, limit in TOLERANCE.items()) + ".",
         *looser,

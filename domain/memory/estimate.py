@@ -187,6 +187,11 @@ def nested_config(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return {}
 
 
+def has_latents(config: Mapping[str, Any]) -> bool:
+    """True if layers of attention may keep latents, from which keys and values are computed."""
+    return number(config, "kv_lora_rank") is not None
+
+
 def number(config: Mapping[str, Any], *names: str) -> int | None:
     """Returns the first of these that is a positive whole number; the nested text configuration comes first."""
     nested = [config[name] for name in _NESTED if name in config]

@@ -11,6 +11,7 @@ runs, because admission asks for the same sum with a shorter answer, or for the 
 from bisect import bisect
 from dataclasses import dataclass, replace
 
+from domain.memory.kv_bits import KVBits, smaller_forms
 from domain.memory.needs import Load, needed
 from domain.memory.shape import MemoryShape
 
@@ -18,13 +19,14 @@ from domain.memory.shape import MemoryShape
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """The reason why `load` can never be computed, and the longest prompt that could be with the same answer, in
-    tokens."""
+    tokens. `kv_bits`: the value of model.kv_bits with the most bits by which it could; empty for none."""
 
     load: Load
     needed_bytes: int
     available_bytes: int
     limit_bytes: int
     most_prompt: int
+    kv_bits: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,4 +68,8 @@ class Preflight:
             available_bytes=max(self.available_bytes, 0),
             limit_bytes=self.limit_bytes,
             most_prompt=max(self.most_prompt(load), 0),
+            kv_bits=next((text for text, bits in smaller_forms() if self._with_kv(bits).fits(load)), ""),
         )
+
+    def _with_kv(self, bits: KVBits) -> "Preflight":
+        return replace(self, shape=self.shape.with_kv(bits))

@@ -7,10 +7,11 @@ token of the chunk, for each token it attends to, or for both.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from domain.chunking import PLAIN, Chunking
+from domain.memory.kv_bits import KVBits
 
 NUM_LAST_TOKENS = 512
 """The most tokens whose logits are computed at the end of a prompt (`StepLimits.max_last_chunk` of any device)."""
@@ -84,6 +85,16 @@ class StepCost:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DenseKV:
+    """Keys and values of full attention that are kept as they are computed, and could be kept in fewer bits
+    (`KVBits`): bytes of a token in all layers, and in the largest one. `item_bytes`: of a number."""
+
+    token_bytes: int = 0
+    layer_bytes: int = 0
+    item_bytes: int = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ImageCost:
     """The memory of images, by the tokens that they have in the prompt: `prepared_bytes` of pixels and `feature_bytes`
     a token. `tower`: a tower pass over one image, by its tokens, without both."""
@@ -113,6 +124,7 @@ class MemoryShape:
 
     `states`: by state group, in the layout's order. `step`: a forward pass without its logits. `logit_bytes`: for each
     token whose logits are computed. `sample_bytes`: for each token that is chosen from its logits. `image`: of images.
+    `dense_kv`: what of the first state could be smaller; nothing where it is already.
     `chunking`: the rule by which its chunks are shorter than others.
     """
 
@@ -123,6 +135,19 @@ class MemoryShape:
     sample_bytes: int = 0
     image: ImageCost = ImageCost()
     chunking: Chunking = PLAIN
+    dense_kv: DenseKV = DenseKV()
+
+    def with_kv(self, bits: KVBits) -> "MemoryShape":
+        """The estimate with keys and values of full attention in `bits`; the same where there are none to encode. A
+        chunk decodes those of one layer."""
+        dense = self.dense_kv
+        if not dense.token_bytes:
+            return self
+        first, *others = self.states
+        saved = dense.token_bytes - round(dense.token_bytes // dense.item_bytes * bits.num_bytes(dense.item_bytes))
+        smaller = replace(first, bytes_per_token=first.bytes_per_token - saved)
+        step = replace(self.step, seen_bytes=self.step.seen_bytes + dense.layer_bytes)
+        return replace(self, states=(smaller, *others), step=step, dense_kv=DenseKV())
 
     def feature_bytes(self, num_image: int, chunk: int) -> int:
         """Returns the bytes of the features that a chunk uses of images of at most `num_image` tokens that begin in it:

@@ -9,6 +9,7 @@ from hashlib import sha256
 from domain.chunking import PLAIN, Chunking
 from domain.errors import require
 from domain.ids import ModelId
+from domain.memory.kv_bits import KVBits
 from domain.memory.shape import MemoryShape
 from domain.models.capability import PLAIN_USE, Capability, ModelUse
 from domain.models.pace import BucketPaces
@@ -80,7 +81,8 @@ class LoadOptions:
     the model, hashed with the server's and a request's into its prefixes. `weight_bytes`: expected size of the weights;
     0 if unknown. `room_bytes`: memory that measuring may take beyond them; None for any. `note`: a warning of the text
     side, repeated in the report of the load. `vocabulary`: None if answers cannot be constrained by a grammar.
-    `context_length`: by the settings; None for the model's own."""
+    `context_length`: by the settings; None for the model's own. `kv_bits`: of full KV; None for KV as it is
+    computed."""
 
     dtype: str = "auto"
     salt: str = ""
@@ -91,6 +93,7 @@ class LoadOptions:
     note: str = ""
     vocabulary: Vocabulary | None = field(default=None, repr=False)
     context_length: int | None = None
+    kv_bits: KVBits | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +126,8 @@ class ModelDescription:
     `own_drafter`: its head or draft model, which is loaded with it; None for neither. `drafter_note`: why the head in
     its files is not used, or why drafts are not verified. `width_costs`: measured while it was loaded; None where
     drafts are not verified. `image_is_whole`: the tokens of an image attend to all of it, so that no chunk may end
-    inside one. `chunking`: the rule of its chunks. `pace`: of computing prompts, as earlier starts measured it.
+    inside one. `chunking`: the rule of its chunks. `kv_bits`: of its full KV; None where that is as it is computed.
+    `pace`: of computing prompts, as earlier starts measured it.
     """
 
     id: ModelId
@@ -148,6 +152,7 @@ class ModelDescription:
     width_costs: WidthCosts | None = None
     image_is_whole: bool = False
     chunking: Chunking = PLAIN
+    kv_bits: KVBits | None = None
     pace: BucketPaces = ()
 
     @property

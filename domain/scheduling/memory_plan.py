@@ -5,8 +5,10 @@ prefills its last chunk while the others decode.
 """
 
 from bisect import bisect
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from domain.memory.kv_bits import smaller_forms
 from domain.memory.ledger import MemoryLimits
 from domain.memory.needs import Load, needed
 from domain.memory.shape import ImageSizes, MemoryShape
@@ -92,3 +94,10 @@ class MemoryPlan:
     def most_sequences(self) -> int:
         """Returns how many sequences of this context fit; 0 for none."""
         return bisect(range(1, MOST_SEQUENCES + 1), False, key=lambda batch: not replace(self, batch=batch).fits)
+
+    def smaller_kv(self) -> Iterator[tuple[str, "MemoryPlan"]]:
+        """Yields the plans with keys and values in fewer bits, by the setting `model.kv_bits`; nothing for a model that
+        has none to encode, or keeps them so."""
+        if self.shape.dense_kv.token_bytes:
+            for text, bits in smaller_forms():
+                yield text, replace(self, shape=self.shape.with_kv(bits))

@@ -7,6 +7,8 @@ exactly once a model is here.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from domain.memory.kv_bits import KVBits
+
 MARGIN = 1 << 30
 """Memory beside weights and state: a step's transients, the process, and a little for kept prefixes."""
 
@@ -22,10 +24,14 @@ class Suggestion:
     context_length: int
     note: str
 
-    def longest(self, memory_bytes: int) -> int:
+    def longest(self, memory_bytes: int, kv_bits: KVBits | None = None) -> int:
         """The longest context of one sequence in that memory; 0 for none."""
-        return max(0, min(self.context_length, (memory_bytes - self.weight_bytes - MARGIN) // self.token_bytes))
+        token_bytes = self.token_bytes * (1 if kv_bits is None else kv_bits.num_bytes(_ITEM_BYTES) / _ITEM_BYTES)
+        return max(0, min(self.context_length, int((memory_bytes - self.weight_bytes - MARGIN) / token_bytes)))
 
+
+_ITEM_BYTES = 2
+"""Of a number of bfloat16, which the table counts in."""
 
 _GB = 10**9
 SUGGESTIONS = (
@@ -47,10 +53,10 @@ SUGGESTIONS = (
 """Smaller models first."""
 
 
-def suggested(memory_bytes: int, context: int) -> Iterator[tuple[Suggestion, int]]:
+def suggested(memory_bytes: int, context: int, kv_bits: KVBits | None = None) -> Iterator[tuple[Suggestion, int]]:
     """The models that fit with at least `context` tokens (or all of their own limit), the largest first, each with the
     longest context."""
     for one in reversed(SUGGESTIONS):
-        longest = one.longest(memory_bytes)
+        longest = one.longest(memory_bytes, kv_bits)
         if longest >= min(context, one.context_length):
             yield one, longest

@@ -6,6 +6,7 @@ from application.settings import Settings
 from domain.byte_size import ByteSize, format_bytes
 from domain.errors import ModelNotFound
 from domain.ids import ModelId
+from domain.memory.kv_bits import KVBits
 from domain.memory.ledger import MemoryLimits
 from domain.models.model_card import LoadOptions, ModelSource
 from domain.scheduling.memory_plan import MemoryPlan, PlannedModel
@@ -53,7 +54,8 @@ def plan_memory(
     source = backend.repository.find(id) or _bare_folder(id)
     if source is None:
         raise ModelNotFound(f"{id} was not found: name a folder with a config.json, or see `cairn models`")
-    model = backend.plan(source, LoadOptions(settings.model.dtype))
+    kv_bits = KVBits.parse(settings.model.kv_bits, settings.model.kv_group_size, "model.kv_bits")
+    model = backend.plan(source, LoadOptions(settings.model.dtype, kv_bits=kv_bits))
     length = min(context or model.context_length, model.context_length)
     plan = MemoryPlan(
         shape=model.memory,

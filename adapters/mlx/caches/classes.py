@@ -24,8 +24,9 @@ import mlx.core as mx
 
 from adapters.mlx.caches.arrays import RecurrentArrays
 from adapters.mlx.caches.indexed import IndexedKV
-from adapters.mlx.caches.kv_rows import KVRows, lib
+from adapters.mlx.caches.kv_rows import KVRows, held_by, hold, lib
 from adapters.mlx.caches.pooled import FIELDS, PooledTokens
+from adapters.mlx.caches.quantised import QuantisedKV, QuantisedRows
 from domain.memory.shape import buffer_slots
 from domain.models.state_layout import StateKind
 
@@ -80,6 +81,10 @@ class Traits:
 
 def _key_value(cache: Any) -> Tensors:
     return cache.keys, cache.values
+
+
+def _encoded(cache: Any) -> Tensors:
+    return tuple(held_by(cache)) or (None,) * 6
 
 
 def _quantized(cache: Any) -> Tensors:
@@ -147,6 +152,11 @@ def _fill_key_value(cache: Any, tensors: Tensors, position: int) -> None:
     cache.offset = position
 
 
+def _fill_encoded(cache: Any, tensors: Tensors, position: int) -> None:
+    hold(cache, [cast(mx.array, tensor) for tensor in tensors])
+    cache.offset = position
+
+
 def _fill_quantized(cache: Any, tensors: Tensors, position: int) -> None:
     cache.keys, cache.values = list(tensors[:3]), list(tensors[3:])
     cache.offset = position
@@ -207,7 +217,7 @@ def _cut_key_value(cache: Any, position: int) -> None:
     strides may select a kernel."""
     if position % cache.step == 0:
         slots = buffer_slots(position, cache.step)
-        cache.keys, cache.values = cache.keys[..., :slots, :], cache.values[..., :slots, :]
+        hold(cache, [buffer[..., :slots, :] for buffer in held_by(cache)])
     cache.offset = position
 
 
@@ -235,6 +245,8 @@ _SLICED, _WINDOWED, _RECURRENT = StateKind.SLICED, StateKind.WINDOWED, StateKind
 _TRAITS: dict[type, Traits] = {
     lib.KVCache: Traits(_SLICED, _key_value, _fill_key_value, _cut_key_value, _from_start, can_batch=True),
     lib.ConcatenateKVCache: Traits(_SLICED, _key_value, _fill_key_value, _cut_concatenated, _from_start),
+    QuantisedKV: Traits(_SLICED, _encoded, _fill_encoded, _cut_key_value, _from_start, can_batch=True),
+    QuantisedRows: Traits(_SLICED, _encoded, slots=_batch_slots),
     lib.QuantizedKVCache: Traits(_SLICED, _quantized, _fill_quantized, _cut_quantized, _from_start),
     lib.BatchKVCache: Traits(_SLICED, _key_value, slots=_batch_slots),
     KVRows: Traits(_SLICED, _key_value, slots=_batch_slots),
@@ -269,6 +281,8 @@ def traits_of(cache: Any) -> Traits | None:
 
 def label_of(cache: Any) -> str:
     """The class name with the parameters that change its meaning; part of the fingerprint."""
+    if isinstance(cache, QuantisedKV):
+        return f"QuantisedKV[{','.join(f'{side.bits}:{side.group_size}' for side in cache.sides)}]"
     found = {name: getattr(cache, name, 0) for name in ("keep", "bits", "group_size")}
     parameters = ",".join(f"{name}={value}" for name, value in found.items() if value)
     return f"{type(cache).__name__}[{parameters}]" if parameters else type(cache).__name__

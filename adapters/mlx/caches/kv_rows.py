@@ -14,6 +14,8 @@ right-justified too:
 A stale value may be infinite or NaN, and times zero it is not zero: so a row that joins gets zeros in its padding and
 in its free slots, because attention may read the whole buffer (`cuda.attention`). Keys and values are copied together
 if a buffer must change its size, so at most one layer is held twice. Nothing here waits for several layers.
+
+Keys, and values, are one array, or those that they were encoded in (`quantised`).
 """
 
 from collections.abc import Sequence
@@ -31,6 +33,24 @@ lib: Any = mlx_lm_module("models.cache")
 
 _SPARE_SHARE = 4
 """A buffer is made smaller when a quarter of its rows are spare, or a quarter of its slots is padding of all rows."""
+
+
+def held_by(cache: Any) -> list[mx.array]:
+    """The buffers of full KV, plain or of a batch: the keys' and the values'; empty before the first token. These are
+    the objects that the cache holds, so an update in place is seen there."""
+    if cache.keys is None:
+        return []
+    return [cache.keys, cache.values] if isinstance(cache.keys, mx.array) else [*cache.keys, *cache.values]
+
+
+def hold(cache: Any, buffers: Sequence[mx.array]) -> None:
+    """Gives full KV these buffers, in the order of `held_by`."""
+    half = len(buffers) // 2
+    cache.keys, cache.values = buffers if half == 1 else (tuple(buffers[:half]), tuple(buffers[half:]))
+
+
+class OneRow:
+    """A mark of classes of full KV of one sequence, beside mlx-lm's own, that become rows."""
 
 
 class Positions:
@@ -77,26 +97,31 @@ class KVRows(lib.BatchKVCache):  # type: ignore[misc]
     @property
     def capacity(self) -> int:
         """The number of rows that fit in the buffer."""
-        return self.num_rows if self.keys is None else int(self.keys.shape[0])
+        return held_by(self)[0].shape[0] if self.keys is not None else self.num_rows
 
     @property
     def num_slots(self) -> int:
-        return 0 if self.keys is None else int(self.keys.shape[2])
+        return held_by(self)[0].shape[2] if self.keys is not None else 0
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        rows, start, end = self.num_rows, self._idx, self._idx + keys.shape[2]
+        keys, values = self.write([keys, values])
+        self._fetched = ref(keys), ref(values)  # holding a view would make updates copy
+        return keys, values
+
+    def write(self, added: Sequence[mx.array]) -> list[mx.array]:
+        """Writes the next tokens of all rows, in the order of `held_by`; returns views of all tokens."""
+        rows, start, end = self.num_rows, self._idx, self._idx + added[0].shape[2]
         if self.keys is None:
-            shapes = [(*array.shape[:2], buffer_slots(end, self.step), array.shape[3]) for array in (keys, values)]
-            self.keys, self.values = mx.zeros(shapes[0], keys.dtype), mx.zeros(shapes[1], values.dtype)
+            slots = buffer_slots(end, self.step)
+            hold(self, [mx.zeros((*one.shape[:2], slots, one.shape[3]), one.dtype) for one in added])
         elif end > self.num_slots:
-            self.keys, self.values = self._resized(self.capacity, end, 0)
+            hold(self, self._resized(self.capacity, end, 0))
         self.offset = self._positions.at(end)
         self._idx, self.num_passes_together = end, self.num_passes_together + 1
-        self.keys[:rows, :, start:end] = keys
-        self.values[:rows, :, start:end] = values
-        fetched = self.keys[:rows, :, :end], self.values[:rows, :, :end]
-        self._fetched = tuple(ref(array) for array in fetched)  # holding a view would make updates copy
-        return fetched
+        buffers = held_by(self)
+        for buffer, one in zip(buffers, added, strict=True):
+            buffer[:rows, :, start:end] = one
+        return [buffer[:rows, :, :end] for buffer in buffers]
 
     def is_last_fetched(self, keys: object, values: object) -> bool:
         """True if these are the array objects that the last update returned."""
@@ -148,13 +173,13 @@ class KVRows(lib.BatchKVCache):  # type: ignore[misc]
         end = self._idx
         paddings = [end - row.offset for row in rows]
         for at, row, padding in zip(range(first, count), rows, paddings, strict=True):
-            for mine, theirs in ((self.keys, row.keys), (self.values, row.values)):
+            for mine, theirs in zip(held_by(self), held_by(row), strict=True):
                 if padding:
                     mine[at : at + 1, :, :padding] = mx.zeros((), mine.dtype)
                 mine[at : at + 1, :, padding:end] = theirs[..., : row.offset, :]
                 if end < self.num_slots:
                     mine[at : at + 1, :, end:] = mx.zeros((), mine.dtype)
-        evaluate([self.keys, self.values])
+        evaluate(held_by(self))
         self._place([*self._padding, *paddings], end)
         self.num_passes_together = 0
 
@@ -165,20 +190,20 @@ class KVRows(lib.BatchKVCache):  # type: ignore[misc]
 
     def narrow(self, rows: Sequence[int]) -> None:
         """Keeps these rows in this order: each stays in its place, or fills the place of a row that is dropped."""
-        count = len(rows)
+        count, buffers = len(rows), held_by(self)
         assert all(row in (at, *range(count, self.num_rows)) for at, row in enumerate(rows))
         for at, row in enumerate(rows):
-            if row != at and self.keys is not None:
-                moved = [mx.take(array, mx.array([row]), axis=0) for array in (self.keys, self.values)]
+            if row != at and buffers:
+                moved = [mx.take(buffer, mx.array([row]), axis=0) for buffer in buffers]
                 evaluate(moved)  # a view of the buffer would make the update copy all of it
-                self.keys[at : at + 1], self.values[at : at + 1] = moved
-                del moved
-                evaluate([self.keys, self.values])
+                for buffer in buffers:
+                    buffer[at : at + 1] = moved.pop(0)
+                evaluate(buffers)
         self._place([self._padding[row] for row in rows], self._idx)
         self.num_passes_together = 0
         common = min(self._padding)
         is_roomy = self.capacity - count > max(1, count // _SPARE_SHARE)
-        if self.keys is not None and (is_roomy or common > max(self.step, self._idx // _SPARE_SHARE)):
+        if buffers and (is_roomy or common > max(self.step, self._idx // _SPARE_SHARE)):
             self._resize(count, self._idx - common, -common)
 
     def fit(self) -> None:
@@ -188,27 +213,30 @@ class KVRows(lib.BatchKVCache):  # type: ignore[misc]
 
     def take(self, row: int) -> Any:
         """A plain copy of a row."""
-        plain = lib.KVCache()
+        plain = self._plain()
         if self.keys is not None:
             start, end = self._padding[row], self._idx
             plain.offset = end - start
-            sources = (array[row : row + 1, :, start:end] for array in (self.keys, self.values))
-            plain.keys, plain.values = (_with_slots(source, self.step) for source in sources)
-            evaluate([plain.keys, plain.values])
+            hold(plain, [_with_slots(one[row : row + 1, :, start:end], self.step) for one in held_by(self)])
+            evaluate(held_by(plain))
         return plain
 
     def only_row(self) -> Any:
         """The first row as a plain cache over this buffer."""
-        plain, start = lib.KVCache(), self._padding[0]
+        plain, start = self._plain(), self._padding[0]
         plain.offset = self._idx - start
         if self.keys is not None:
-            plain.keys, plain.values = self.keys[:1, :, start:], self.values[:1, :, start:]
+            hold(plain, [buffer[:1, :, start:] for buffer in held_by(self)])
         return plain
 
+    def _plain(self) -> Any:
+        """A fresh cache of one sequence."""
+        return lib.KVCache()
+
     def _resize(self, capacity: int, num_slots: int, shift: int) -> None:
-        keys, values = self._resized(capacity, num_slots, shift)
-        evaluate([keys, values])
-        self.keys, self.values = keys, values
+        buffers = self._resized(capacity, num_slots, shift)
+        evaluate(buffers)
+        hold(self, buffers)
         self._place([padding + shift for padding in self._padding], self._idx + shift)
 
     def _resized(self, capacity: int, num_slots: int, shift: int) -> list[mx.array]:
@@ -217,7 +245,7 @@ class KVRows(lib.BatchKVCache):  # type: ignore[misc]
         found: list[mx.array] = []
         start, end, rows = max(0, -shift), self._idx, self.num_rows
         slots = buffer_slots(max(num_slots, end + shift + 1), self.step)
-        for old in (self.keys, self.values):
+        for old in held_by(self):
             new = mx.zeros((capacity, old.shape[1], slots, old.shape[3]), old.dtype)
             new[:rows, :, start + shift : end + shift] = old[:rows, :, start:end]
             found.append(new)
@@ -242,12 +270,17 @@ def _with_slots(tokens: mx.array, step: int) -> mx.array:
 def grow(cache: Any, num_tokens: int) -> list[mx.array]:
     """Grows a plain cache of full KV for `num_tokens` more and returns its new arrays, lazy; empty if nothing had to
     grow. mlx-lm's class would copy all of it every 256 tokens. Other classes are left alone."""
-    if type(cache) is not lib.KVCache or cache.keys is None or cache.offset + num_tokens <= cache.keys.shape[-2]:
+    buffers = held_by(cache) if is_plain(cache) else []
+    if not buffers or cache.offset + num_tokens <= buffers[0].shape[-2]:
         return []
     slots = buffer_slots(cache.offset + num_tokens, cache.step)
-    held = (array[..., : cache.offset, :] for array in (cache.keys, cache.values))
-    cache.keys, cache.values = (_grown(tokens, slots) for tokens in held)
-    return [cache.keys, cache.values]
+    hold(cache, [_grown(buffer[..., : cache.offset, :], slots) for buffer in buffers])
+    return held_by(cache)
+
+
+def is_plain(cache: Any) -> bool:
+    """True if it is full KV of one sequence, which becomes a row."""
+    return type(cache) is lib.KVCache or isinstance(cache, OneRow)
 
 
 def _grown(tokens: mx.array, num_slots: int) -> mx.array:

@@ -10,7 +10,10 @@ from typing import Any, TypeAlias, cast
 import mlx.core as mx
 
 from adapters.mlx.caches.classes import Tensors, children_of, known_traits, label_of, lib, traits_of
+from adapters.mlx.caches.kv_rows import is_plain
+from adapters.mlx.caches.quantised import QuantisedLayers, sides_of
 from adapters.mlx.runtime.arrays import arrays_in, evaluate
+from domain.memory.kv_bits import KVBits
 from domain.memory.shape import buffer_slots
 from domain.models.state_layout import LayerState, LeafPath, StateKind, StateLayout
 
@@ -21,9 +24,47 @@ UNUSED_SHARE = 2
 """A buffer of which less than 1 / UNUSED_SHARE would be in use is replaced by a copy of what remains."""
 
 
+_KV_FORM = "cairn_kv_form"
+"""Attribute of a network whose full KV is kept encoded: a QuantisedLayers."""
+
+
 def new_caches(network: Any) -> Caches:
     """Fresh plain caches for one sequence."""
-    return list(lib.make_prompt_cache(network))
+    caches, form = list(lib.make_prompt_cache(network)), quantised_layers(network)
+    return caches if form is None else form.replaced(caches)
+
+
+def quantise(network: Any, bits: KVBits, *, has_latents: bool) -> None:
+    """Lets `new_caches` of a network give full KV of `bits`. Computes nothing."""
+    found = encodable_layers(network, has_latents=has_latents)
+    sides = {path: sides_of(bits, leaf.keys.shape[-1], leaf.values.shape[-1]) for path, leaf in found.items()}
+    layer_bytes = max(map(token_bytes_of, found.values()), default=0)
+    setattr(network, _KV_FORM, QuantisedLayers(bits, sides, layer_bytes))
+
+
+def encodable_layers(network: Any, *, has_latents: bool) -> dict[LeafPath, Any]:
+    """The leaves of full KV, after one token, that can be kept encoded; computes nothing. `has_latents`: layers of one
+    head hold latents, which keep their form, as does every class but that of plain KV."""
+    caches = new_caches(network)
+    network(mx.zeros((1, 1), dtype=mx.uint32), cache=caches)
+    found = ((path, leaf_at(caches, path)) for path, _ in layout_of(caches).leaves())
+    return {path: leaf for path, leaf in found if _can_encode(leaf, has_latents)}
+
+
+def token_bytes_of(leaf: Any) -> int:
+    """Bytes of a token's keys and values in a leaf of full KV, as they are computed."""
+    return sum(array.nbytes // array.shape[-2] for array in (leaf.keys, leaf.values))
+
+
+def _can_encode(leaf: Any, has_latents: bool) -> bool:
+    if type(leaf) is not lib.KVCache or leaf.keys is None or (has_latents and leaf.keys.shape[1] == 1):
+        return False
+    return bool(leaf.values.shape[-1])
+
+
+def quantised_layers(network: Any) -> QuantisedLayers | None:
+    """The leaves that `quantise` chose; None for a network that keeps KV as it is computed."""
+    return getattr(network, _KV_FORM, None)
 
 
 def layout_of(caches: Caches) -> StateLayout:
@@ -137,7 +178,7 @@ def grows_by_steps(cache: Any) -> bool:
 def spare_tokens(cache: Any, position: int) -> int:
     """The number of unused slots that prefill leaves in the buffer of a leaf at `position`. Kernels may choose their
     order of summation by a buffer's strides, so a restored buffer has them too."""
-    return buffer_slots(position, cache.step) - position if type(cache) is lib.KVCache else 0
+    return buffer_slots(position, cache.step) - position if is_plain(cache) else 0
 
 
 def fill(cache: Any, tensors: Tensors, position: int) -> None:

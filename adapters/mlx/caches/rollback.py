@@ -36,7 +36,7 @@ class Rollback:
 
 
 def _can_trim(cache: Any) -> bool:
-    return type(cache) is KVRows or known_traits(cache).cut is not None
+    return isinstance(cache, KVRows) or known_traits(cache).cut is not None
 
 
 def _trim(cache: Any, num_tokens: int) -> None:

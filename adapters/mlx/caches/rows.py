@@ -17,8 +17,9 @@ import mlx.core as mx
 from mlx.utils import tree_map  # pyright: ignore[reportUnknownVariableType]
 
 from adapters.mlx.caches.classes import children_of, known_traits, label_of, lib, traits_of
-from adapters.mlx.caches.kv_rows import KVRows, grow
+from adapters.mlx.caches.kv_rows import KVRows, grow, is_plain
 from adapters.mlx.caches.leaves import Caches, can_cut, cut_back, leaves
+from adapters.mlx.caches.quantised import QuantisedKV, QuantisedRows
 from adapters.mlx.runtime.arrays import evaluate, token_array
 
 
@@ -127,7 +128,7 @@ def make_room(batch: Caches, num_tokens: int) -> None:
     for cache in leaves(batch):
         if type(cache) is lib.BatchRotatingKVCache and num_tokens > 1:
             cache._temporal_order()
-        if type(cache) is KVRows:
+        if isinstance(cache, KVRows):
             cache.make_room(num_tokens)
             first = first or cache
             cache.share_positions(first)
@@ -144,7 +145,7 @@ def make_room_ahead(row: Caches, num_tokens: int) -> None:
 def give_back(batch: Caches) -> None:
     """Frees the spare rows of all buffers, one layer at a time."""
     for cache in leaves(batch):
-        if type(cache) is KVRows:
+        if isinstance(cache, KVRows):
             cache.fit()
 
 
@@ -190,20 +191,20 @@ def _same_shape(caches: Sequence[Any]) -> Caches:
 
 def _is_plain(cache: Any) -> bool:
     """True if a batch uses another class for this leaf."""
-    return type(cache) in (lib.KVCache, lib.RotatingKVCache)
+    return is_plain(cache) or type(cache) is lib.RotatingKVCache
 
 
 def _as_rows(cache: Any) -> Any:
     """A batch of one from a plain leaf. Recurrent states have one class for both."""
-    if type(cache) is lib.KVCache:
-        return KVRows(cache)
+    if is_plain(cache):
+        return QuantisedRows(cache) if isinstance(cache, QuantisedKV) else KVRows(cache)
     return cache.merge([cache]) if type(cache) is lib.RotatingKVCache else cache
 
 
 def _with_rows(cache: Any, plain: Sequence[Any], capacity: int) -> Any:
     """The leaf, of a batch or plain, with these plain ones as further rows. If this raises, the leaf is unchanged."""
     rows = _as_rows(cache)
-    if type(rows) is KVRows:
+    if isinstance(rows, KVRows):
         rows.append(plain, capacity)
     else:
         rows = copy(rows)  # the shorter one stays valid until the longer one is evaluated
@@ -225,7 +226,7 @@ def _stacked(states: Sequence[mx.array | None]) -> mx.array | None:
 
 def _first_rows(cache: Any, count: int, was_plain: bool) -> Any:
     """Undoes `_with_rows` without allocating memory."""
-    if type(cache) is KVRows:
+    if isinstance(cache, KVRows):
         cache.cut(count)
         return cache.only_row() if was_plain else cache
     cache = copy(cache)
@@ -239,7 +240,7 @@ def _first_rows(cache: Any, count: int, was_plain: bool) -> Any:
 
 def _narrowed(cache: Any, rows: Sequence[int]) -> Any:
     """A leaf of these rows in this order; full KV is narrowed in place."""
-    if type(cache) is KVRows:
+    if isinstance(cache, KVRows):
         cache.narrow(rows)
         return cache
     narrow = copy(cache)
@@ -250,7 +251,7 @@ def _narrowed(cache: Any, rows: Sequence[int]) -> Any:
 
 def _taken(cache: Any, row: int) -> Any:
     """A plain copy of one row."""
-    if type(cache) is KVRows:
+    if isinstance(cache, KVRows):
         return cache.take(row)
     if not isinstance(cache, lib.ArraysCache):
         alone = copy(cache)  # `extract` alone may give a view

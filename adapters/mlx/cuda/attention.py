@@ -36,18 +36,17 @@ Verified drafts: a few tokens of each row, in a pass within `verifying`
 """
 
 import logging
-import sys
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Any, TypeAlias
+from typing import Any
 
 import mlx.core as mx
 
 from adapters.mlx.caches.classes import PlainKV
-from adapters.mlx.caches.kv_rows import KVRows
+from adapters.mlx.caches.kv_rows import KVRows, is_plain
 from adapters.mlx.caches.views import viewed
 from adapters.mlx.runtime.arrays import evaluate, trial
-from adapters.mlx.runtime.mlx_lm import mlx_lm_module
+from adapters.mlx.runtime.replaced import Attention
 
 MAX_DIM, DIM_UNIT = 128, 8
 """The widths of heads that cuDNN's attention takes."""
@@ -66,26 +65,9 @@ _REGULAR = 256
 
 _ALIGNED = 8
 _TRIED_SLOTS = 256
-_FAMILIES, _NAME = "mlx_lm.models.", "scaled_dot_product_attention"
 
-_base: Any = mlx_lm_module("models.base")
 _fast: Any = mx.fast
 _logger = logging.getLogger("cairn.mlx")
-
-Attention: TypeAlias = Callable[..., mx.array]
-
-
-def replace_attention() -> "CudaAttention":
-    """Replaces mlx-lm's attention in all families, which import the function by name. Idempotent. Returns the
-    replacement."""
-    original = _base.scaled_dot_product_attention
-    if isinstance(original, CudaAttention):
-        return original
-    replaced = CudaAttention(original)
-    for name, module in list(sys.modules.items()):
-        if name.startswith(_FAMILIES) and getattr(module, _NAME, None) is original:
-            setattr(module, _NAME, replaced)
-    return replaced
 
 
 class CudaAttention:
@@ -94,7 +76,7 @@ class CudaAttention:
     is_verifying = False
 
     def __init__(self, original: Attention) -> None:
-        self._original = original
+        self.original = original
         self._rows = FusedRows()
         self._short = ShortQueries()
 
@@ -112,11 +94,11 @@ class CudaAttention:
         cache = viewed(cache)
         if sinks is None and (type(cache) is KVRows or (self.is_verifying and type(cache) is PlainKV)):
             found = self._rows.attend(queries, keys, values, cache, scale, mask, is_verifying=self.is_verifying)
-        if found is None and sinks is None and type(cache) is PlainKV:
+        if found is None and sinks is None and is_plain(cache):
             found = self._short.attend(queries, keys, values, scale, mask)
         if found is not None:
             return found
-        return self._original(queries, keys, values, cache=cache, scale=scale, mask=mask, sinks=sinks)
+        return self.original(queries, keys, values, cache=cache, scale=scale, mask=mask, sinks=sinks)
 
 
 @contextmanager

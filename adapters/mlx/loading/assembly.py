@@ -14,6 +14,7 @@ from typing import Any
 
 import mlx.core as mx
 
+from adapters.mlx.caches.leaves import quantised_layers
 from adapters.mlx.cuda.link import find_link
 from adapters.mlx.loading.context import context_of
 from adapters.mlx.loading.grid import find_grid
@@ -27,6 +28,7 @@ from adapters.mlx.model import MlxModel
 from adapters.mlx.runtime.arrays import parameters
 from adapters.mlx.runtime.device import CPU_GRID, describe_device, has_metal, least_grid, on_cpu, preferred_grid
 from adapters.mlx.speculation.drafting import DraftingNetwork
+from adapters.mlx.speculation.heads import trunk_of
 from adapters.mlx.state.payload import dtype_name
 from adapters.mlx.vision.tower import VisionEncoder
 from application.ports.compute import LoadReport, unreported
@@ -92,6 +94,9 @@ def assemble(
     runs_ahead = find_link() is not None
     meter, pace = PeakMeter(memory, runs_ahead=runs_ahead), Pace()
     content = f"{description.weights_digest.hex()} {description.runtime}, {description.arithmetic}"
+    if (kept := quantised_layers(trunk_of(network))) is not None:
+        content += f", KV of {kept.bits}"
+        description = replace(description, kv_bits=kept.bits if kept.sides else None)
     if found.layout.is_reusable:
         flaw = yield from find_flaw(network, rows, measured, content if description.weights_digest else "")
         description = replace(description, reuse_note=flaw)

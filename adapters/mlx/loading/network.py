@@ -18,6 +18,8 @@ import mlx.core as mx
 import xxhash
 from mlx.utils import tree_unflatten
 
+from adapters.mlx.caches.leaves import quantise
+from adapters.mlx.encoded_attention import prepare_attention
 from adapters.mlx.loading.drafters import with_head
 from adapters.mlx.loading.files import (
     network_tensors,
@@ -34,10 +36,12 @@ from adapters.mlx.runtime.device import on_cpu
 from adapters.mlx.runtime.json_files import read_entries
 from adapters.mlx.runtime.mlx_lm import mlx_lm_module
 from adapters.mlx.speculation.drafting import DraftModelNetwork
+from adapters.mlx.speculation.heads import trunk_of
 from adapters.mlx.vlm.encoder import encoder_classes
 from application.ports.compute import LoadReport, unreported
 from domain.errors import ModelLoadFailed
-from domain.memory.estimate import nested_config
+from domain.memory.estimate import has_latents, nested_config
+from domain.memory.kv_bits import KVBits
 from domain.models.capability import PLAIN_USE, Capability, ModelUse
 from domain.models.end_tokens import end_ids
 from domain.models.load_progress import LoadPhase
@@ -109,6 +113,8 @@ def load_folder(
             if options.speculation.allows(Drafter.HEAD):
                 network, note = with_head(network, folder, full_config)
             cast_network(network, options.dtype)
+        if options.kv_bits is not None:
+            keep_quantised(network, full_config, options.kv_bits)
         weights, done = named_parameters(network), 0
         total = sum(array.nbytes for _, array in weights)
         report(LoadPhase.READING, done, total)
@@ -125,6 +131,12 @@ def load_folder(
         digest = xxhash.xxh3_128_digest(digest + b"rope_parameters")
     facts = ModelFacts(full_config, ends, digest, digests.adapter, options.speculation, note, folder)
     return network, facts
+
+
+def keep_quantised(network: Any, config: Mapping[str, Any], bits: KVBits) -> None:
+    """Lets a network keep its full KV in `bits`; a drafter's stays as it is."""
+    prepare_attention()
+    quantise(trunk_of(network), bits, has_latents=has_latents(config))
 
 
 def _draft_model(folder: Path, dtype: str) -> Any:

@@ -11,7 +11,7 @@ from adapters.mlx.loading.drafters import with_head
 from adapters.mlx.loading.encoder import encoder_context
 from adapters.mlx.loading.files import advised_sampling, checked_weights, is_expert, read_config
 from adapters.mlx.loading.lora import read_adapter
-from adapters.mlx.loading.network import cast_network, network_of, open_network
+from adapters.mlx.loading.network import cast_network, keep_quantised, network_of, open_network
 from adapters.mlx.loading.vision import open_vision
 from adapters.mlx.memory import shape_of_network
 from adapters.mlx.runtime.arrays import parameters
@@ -41,11 +41,11 @@ def plan_model(source: ModelSource, options: LoadOptions) -> PlannedModel:
     """A ModelPlanner. Runs on a thread of its own: one that has used MLX must clear its streams before it ends, and
     cannot use MLX afterwards."""
     with ThreadPoolExecutor(1) as thread:
-        return thread.submit(_plan, source, options.dtype).result()
+        return thread.submit(_plan, source, options).result()
 
 
-def _plan(source: ModelSource, dtype: str) -> PlannedModel:
-    folder = Path(source.path)
+def _plan(source: ModelSource, options: LoadOptions) -> PlannedModel:
+    folder, dtype = Path(source.path), options.dtype
     config = read_config(folder)
     has_weights = any(may_be_weights(path.name) for path in folder.iterdir())
     try:
@@ -55,6 +55,8 @@ def _plan(source: ModelSource, dtype: str) -> PlannedModel:
             cast_network(network, dtype)
         else:
             network = network_of(config, dtype)
+        if options.kv_bits is not None and not source.use.is_encoder:
+            keep_quantised(network, config, options.kv_bits)
         layout = layout_of(new_caches(network))
         expert_bytes = sum(array.nbytes for name, array in parameters(network) if is_expert(name))
         shape = shape_of_network(network, layout, config)

@@ -9,6 +9,7 @@ import typer
 
 from domain.byte_size import ByteSize, format_bytes
 from domain.errors import DomainError, InvalidRequest, ModelNotFound
+from domain.memory.kv_bits import KVBits
 from domain.memory.ledger import MemoryLimits
 from domain.memory.shape import StateCost
 from domain.scheduling.memory_plan import IMAGE_TOKENS, MemoryPlan, PlannedModel
@@ -18,6 +19,7 @@ from interfaces.cli.terminal.options import (
     AsJson,
     Backend,
     Dtype,
+    KvBits,
     Model,
     ModelDirs,
     model_flags,
@@ -44,6 +46,7 @@ def plan(
     batch: Batch = 1,
     memory: Memory = None,
     dtype: Dtype = None,
+    kv_bits: KvBits = None,
     model_dir: ModelDirs = None,
     backend: Backend = None,
     suggest: Suggest = False,
@@ -59,11 +62,13 @@ def plan(
         size = None if memory is None else ByteSize.parse(memory)
     except InvalidRequest as error:
         fail(error.message, USAGE)
-    settings = settings_with(model_flags(model, dtype, model_dir, backend)).settings
+    flags = model_flags(model, dtype, model_dir, backend) | {"model.kv_bits": ("--kv-bits", kv_bits)}
+    settings = settings_with(flags).settings
     try:
         if suggest:
             limits = limits_for(settings, choose_backend(settings), size)
-            _suggest(limits, tokens or AGENTS_CONTEXT, describe_computing(settings), as_json)
+            bits = KVBits.parse(settings.model.kv_bits, settings.model.kv_group_size, "model.kv_bits")
+            _suggest(limits, tokens or AGENTS_CONTEXT, describe_computing(settings), bits, as_json)
             return
         planned, found = plan_memory(settings, choose_backend(settings), size, tokens, batch)
     except ModelNotFound as error:
@@ -77,12 +82,12 @@ def plan(
         typer.echo(f"{name:<32} {text}")
 
 
-def _suggest(limits: MemoryLimits | None, context: int, device: str, as_json: bool) -> None:
+def _suggest(limits: MemoryLimits | None, context: int, device: str, kv_bits: KVBits | None, as_json: bool) -> None:
     """Prints the models of the table that fit. `device`: as `describe_computing`; on a CPU the smallest come first, and
     nothing is said of speeds, which are a GPU's."""
     if limits is None:
         fail("how much memory there is cannot be read: give it with --memory SIZE", USAGE)
-    rows, on_cpu = list(suggested(limits.hard_bytes, context)), device.startswith("cpu")
+    rows, on_cpu = list(suggested(limits.hard_bytes, context, kv_bits)), device.startswith("cpu")
     if on_cpu:
         rows = [(replace(one, note=one.note.partition(";")[0]), longest) for one, longest in reversed(rows)]
     if as_json:
@@ -137,6 +142,14 @@ def as_data(id: str, model: PlannedModel, plan: MemoryPlan) -> dict[str, Any]:
         "fits": plan.fits,
         "largest_context": plan.longest(model.context_length),
         "largest_batch": plan.most_sequences() if limits else None,
+        "kv_bits": {
+            text: {
+                "needed_bytes": other.needed_bytes,
+                "largest_context": other.longest(model.context_length),
+                "largest_batch": other.most_sequences() if limits else None,
+            }
+            for text, other in plan.smaller_kv()
+        },
     }
 
 
@@ -166,6 +179,9 @@ def as_lines(model: PlannedModel, plan: MemoryPlan) -> Iterator[tuple[str, str]]
     bound = f" (the model's own limit: {model.context.origin})" if longest == model.context_length else ""
     yield f"longest context, {plan.batch} at once", f"{longest} tokens{bound}"
     yield f"most at once, {plan.context} tokens", f"{plan.most_sequences()} sequences"
+    for text, other in plan.smaller_kv():
+        longest, most = other.longest(model.context_length), other.most_sequences()
+        yield f"with --kv-bits {text}", f"{longest} tokens, {plan.batch} at once; {most} sequences of {plan.context}"
 
 
 def _state_line(state: StateCost) -> tuple[str, str]:

@@ -251,6 +251,8 @@ def describe_template(features: TemplateFeatures | None) -> str:
 def describe_model(model: ModelDescription) -> str:
     """A model in a line: `cairn-demo: float32, 43.1 MiB of weights, context of 2048 tokens`."""
     text = f"{model.id}: {model.dtype}, {format_bytes(model.weight_bytes)}, context of {model.context_length} tokens"
+    if model.kv_bits is not None:
+        text += f", keys and values in {model.kv_bits.setting} bits"
     if model.decode_mode is DecodeMode.SINGLE:
         text += f", one sequence at a time ({model.decode_note or 'batching unsupported'})"
     return text

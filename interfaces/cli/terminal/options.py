@@ -65,6 +65,16 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmat
 AsJson = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 
 
+KvBits = Annotated[
+    str | None,
+    typer.Option(
+        "--kv-bits",
+        metavar="BITS",
+        help="Bits of kept keys and values: off, 8, 4, or 8/4 for keys and values apart. Default: off.",
+    ),
+]
+
+
 def parse_tokens(text: str) -> int:
     """The number of tokens in `--context`: `32768`, `32k`, `1m`; ends the command if it is none."""
     match = _COUNT.fullmatch(text)

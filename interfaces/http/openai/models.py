@@ -36,7 +36,8 @@ class LoadedBody(Struct):
     not, `prefix_reuse_note` says why. `output_format`: how its answers are read. `chat_template`: what its template
     shows, null without one. `speculation`: the drafters that are used, `off` where drafts cannot be verified;
     `own_drafter`: its head (`mtp`) or draft model (`draft`), null for neither. `context_from`: where the length of its
-    context comes from."""
+    context comes from. `kv_bits`: in how many bits its keys and values of full attention are kept, `off` for as they
+    are computed."""
 
     model_type: str
     dtype: str
@@ -52,6 +53,7 @@ class LoadedBody(Struct):
     chat_template: TemplateBody | None
     speculation: str
     own_drafter: str | None
+    kv_bits: str
 
 
 class ModelBody(Struct, tag_field="object", tag="model"):
@@ -163,4 +165,5 @@ def _loaded(model: ModelDescription, tokenizer: Tokenizer, reuse_note: str) -> L
         None if features is None else TemplateBody(features.tools, features.reasoning, features.late_system),
         model.speculation.value,
         None if model.own_drafter is None else model.own_drafter.value,
+        "off" if model.kv_bits is None else model.kv_bits.setting,
     )

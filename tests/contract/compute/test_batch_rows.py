@@ -13,8 +13,10 @@ import pytest
 from adapters.mlx.caches.classes import lib
 from adapters.mlx.caches.kv_rows import KVRows
 from adapters.mlx.caches.leaves import Caches, leaves, live_arrays
+from adapters.mlx.caches.quantised import QuantisedKV, sides_of
 from adapters.mlx.caches.rollback import Rollback
 from adapters.mlx.caches.rows import append_rows, fork, give_back, keep_rows, make_room, merge, take_row
+from domain.memory.kv_bits import KVBits
 from domain.scheduling.decode_groups import rows_capacity, rows_in_place
 
 HEADS, DIM, WINDOW = 2, 4, 12
@@ -47,6 +49,7 @@ def feed(
 
 LAYERS: dict[str, Callable[[], Caches]] = {
     "full": lambda: [lib.KVCache(), lib.KVCache()],
+    "quantised": lambda: [QuantisedKV(sides_of(KVBits(8, 8), DIM, DIM)), lib.KVCache()],
     "windowed": lambda: [lib.RotatingKVCache(WINDOW), lib.KVCache()],
     "recurrent": lambda: [lib.ArraysCache(2), lib.ArraysCache(2)],
     "composite": lambda: [lib.CacheList(lib.ArraysCache(2), lib.KVCache()), lib.CacheList(lib.KVCache())],

@@ -18,8 +18,10 @@ from adapters.mlx.caches.indexed import IndexedKV
 from adapters.mlx.caches.kv_rows import KVRows
 from adapters.mlx.caches.leaves import cut_back, fill, layout_of, leaves, live_arrays, token_slices, trailing_reach
 from adapters.mlx.caches.pooled import PooledTokens
+from adapters.mlx.caches.quantised import QuantisedKV, QuantisedRows, sides_of
 from adapters.mlx.caches.rows import fork, unbatchable
 from adapters.mlx.runtime.mlx_lm import mlx_lm_module
+from domain.memory.kv_bits import KVBits
 from domain.models.state_layout import StateKind
 from tests.support.mlx.pooling import pooled
 from tests.support.mlx.tiny_configs import FAMILIES, NOT_BUILT, WHOLE, WRAPPED
@@ -28,13 +30,14 @@ from tests.support.mlx.tiny_models import modules
 NOT_A_LAYER = {"_BaseCache", "LRUPromptCache", "CacheEntry", "CacheOrder"}
 """The abstract base, and the prompt cache of mlx-lm's own server."""
 
-OURS = {"KVRows", "PooledTokens", "IndexedKV", "RecurrentArrays"}
+OURS = {"KVRows", "QuantisedKV", "QuantisedRows", "PooledTokens", "IndexedKV", "RecurrentArrays"}
 """What stands in for a class of mlx-lm's."""
 
 OUTSIDE_THE_CACHE_MODULE = {("deepseek_v41", "LayerCache")}
 """Known cache classes that a model defines for itself."""
 
 lib: Any = mlx_lm_module("models.cache")
+EIGHT_BITS = sides_of(KVBits(8, 8), 32, 32)
 
 
 def defined_in(path: Path) -> set[str]:
@@ -240,6 +243,8 @@ FORKED: dict[str, tuple[Callable[[], Any], Callable[[Any, int, int], None]]] = {
     "BatchKVCache": (lambda: lib.BatchKVCache([0]), update),
     "BatchRotatingKVCache": (lambda: lib.BatchRotatingKVCache(12, [0]), update),
     "KVRows": (lambda: KVRows(lib.KVCache()), update),
+    "QuantisedKV": (lambda: QuantisedKV(EIGHT_BITS), update),
+    "QuantisedRows": (lambda: QuantisedRows(QuantisedKV(EIGHT_BITS)), update),
     "ArraysCache": (lambda: lib.ArraysCache(2), tick),
     "CacheList": (lambda: lib.CacheList(lib.ArraysCache(2), lib.KVCache()), pair_up),
     "IndexedKV": (IndexedKV, index),

@@ -12,8 +12,10 @@ from adapters.mlx.caches.indexed import IndexedKV
 from adapters.mlx.caches.kv_rows import KVRows, lib
 from adapters.mlx.caches.leaves import leaves
 from adapters.mlx.caches.pooled import PooledTokens
+from adapters.mlx.caches.quantised import QuantisedKV, QuantisedRows, sides_of
 from adapters.mlx.caches.rollback import Rollback
 from adapters.mlx.caches.rows import make_room
+from domain.memory.kv_bits import KVBits
 from tests.support.mlx.pooling import pooled
 
 DIM, WINDOW = 32, 40
@@ -22,6 +24,7 @@ CLASSES: dict[str, Callable[[], Any]] = {
     "full": lib.KVCache,
     "concatenated": lib.ConcatenateKVCache,
     "quantised": lambda: lib.QuantizedKVCache(group_size=32, bits=8),
+    "quantised by Cairn": lambda: QuantisedKV(sides_of(KVBits(8, 4), DIM, DIM)),
     "rotating": lambda: lib.RotatingKVCache(WINDOW),
     "chunked": lambda: lib.ChunkedKVCache(WINDOW),
     "recurrent": lambda: lib.ArraysCache(2),
@@ -62,7 +65,7 @@ def feed(cache: Any, start: int, count: int, *, is_right: bool = True) -> list[m
 
 def test_all_classes_are_here() -> None:
     """Batches are fed in `test_batch_rows`."""
-    batches = {KVRows, lib.BatchKVCache, lib.BatchRotatingKVCache}
+    batches = {KVRows, QuantisedRows, lib.BatchKVCache, lib.BatchRotatingKVCache}
     assert {type(make()) for make in CLASSES.values()} == known_classes() - batches
 
 

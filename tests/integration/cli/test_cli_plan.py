@@ -46,6 +46,21 @@ def test_a_configuration_is_enough(tmp_path: Path):
     assert (by_config["fits"], by_config["context"], by_config["batch"]) == (True, 2048, 2)
 
 
+@pytest.mark.parametrize("family", ["llama", "falcon_h1", "gpt2"])
+def test_what_fits_with_fewer_bits_is_what_such_a_model_needs(tmp_path: Path, family: str):
+    """Heads of 16 are filled up to groups of 32, and float32 has larger scales: the plan counts both."""
+    folder = tiny_models.write_folder(family, tmp_path / "model")
+    arguments = (str(folder), "--memory", "64MiB", "--dtype", "float32")
+    off = planned(*arguments)["kv_bits"]
+    assert isinstance(off, dict)
+    assert list(off) == ["8", "8/4", "4"]
+    needed = [int(planned(*arguments, "--kv-bits", bits)["needed_bytes"]) for bits in off]  # type: ignore[call-overload]
+    assert needed == sorted(needed, reverse=True)
+    for (_, found), exact in zip(off.items(), needed, strict=True):
+        assert found["needed_bytes"] <= exact <= 1.25 * found["needed_bytes"]
+    assert planned(*arguments, "--kv-bits", "8")["kv_bits"] == {}
+
+
 def test_an_error_is_one_line(tmp_path: Path):
     folder = tmp_path / "odd"
     folder.mkdir()

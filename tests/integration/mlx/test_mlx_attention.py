@@ -17,11 +17,11 @@ from adapters.mlx.cuda.attention import (
     CudaAttention,
     ShortQueries,
     layer_bytes,
-    replace_attention,
     verifying,
 )
 from adapters.mlx.runtime.arrays import evaluate
 from adapters.mlx.runtime.mlx_lm import mlx_lm_module
+from adapters.mlx.runtime.replaced import replace_attention
 from tests.support.mlx import tiny_models
 
 MOST = 1 << 20
@@ -49,7 +49,7 @@ def attention(calls: list[Any], monkeypatch: pytest.MonkeyPatch) -> CudaAttentio
 def replaced() -> Generator[CudaAttention]:
     """The replacement in all families; undone at the end, in families that are imported meanwhile, too."""
     before = getattr(mlx_lm_module("models.base"), _NAME)
-    replacement = replace_attention()
+    replacement = replace_attention(CudaAttention, CudaAttention)
     yield replacement
     for module in list(sys.modules.values()):
         if getattr(module, _NAME, None) is replacement:
@@ -396,5 +396,5 @@ def test_rows_of_another_kind_are_left_to_mlx_lm(attention: CudaAttention, calls
 
 def test_families_that_were_imported_before_attend_like_the_others(replaced: CudaAttention) -> None:
     base, family = (mlx_lm_module(f"models.{name}") for name in ("base", "qwen3"))
-    assert replace_attention() is replaced
+    assert replace_attention(CudaAttention, CudaAttention) is replaced
     assert family.scaled_dot_product_attention is base.scaled_dot_product_attention is replaced

@@ -8,13 +8,14 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from adapters.mlx.caches.kv_rows import lib
+from adapters.mlx.caches.kv_rows import is_plain
 from adapters.mlx.caches.leaves import leaves, live_arrays
 from adapters.mlx.model import MlxModel
 from adapters.mlx.state import restore as state_restore
 from adapters.mlx.state.payload import ABSENT, PACK_BYTES, DevicePayload, upload
 from application.ports.state_access import StateMisfit
 from domain.ids import SequenceId
+from domain.memory.kv_bits import KVBits
 from domain.models.state_layout import HitPolicy
 from domain.prefix.record import GroupPayloads, HostPayload, TensorSpec
 from tests.support.mlx.tiny_models import names, tiny_model
@@ -57,12 +58,17 @@ FAMILIES = {
 PROMPT = prompt_of(151)
 AT_GRID = 96
 
+QUANTISED = {"llama": KVBits(8, 8), "gpt2": KVBits(4, 4), "falcon_h1": KVBits(8, 4), "gemma3n": KVBits(4, 4)}
+"""Families whose full KV is kept in fewer bits as well."""
+
 installed = [name for name in FAMILIES if name in names()]
+quantised = [f"{name} in fewer bits" for name in QUANTISED if name in installed]
 
 
-@pytest.fixture(scope="module", params=installed)
+@pytest.fixture(scope="module", params=[*installed, *quantised])
 def model(request: pytest.FixtureRequest) -> MlxModel:
-    return tiny_model(request.param)
+    name, in_fewer, _ = str(request.param).partition(" in fewer bits")
+    return tiny_model(name, kv_bits=QUANTISED[name] if in_fewer else None)
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +105,7 @@ def test_restoring_at_a_grid_position_changes_no_bit(
 
 def shapes_held(model: MlxModel, id: SequenceId) -> list[tuple[int, ...]]:
     """Of all caches that keep every token. Windowed ones put theirs together anew in each forward pass."""
-    growing = [cache for cache in leaves(model._rows[id].caches) if type(cache) is lib.KVCache]
+    growing = [cache for cache in leaves(model._rows[id].caches) if is_plain(cache)]
     return [array.shape for array in live_arrays(growing)]
 
 

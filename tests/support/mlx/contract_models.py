@@ -9,6 +9,7 @@ from adapters.fake.engine import FakeEngine
 from adapters.fake.options import LAYOUTS, FakeOptions
 from application.ports.compute import DecodeResult, DecodeStart, LoadedModel
 from domain.ids import ModelId, SequenceId
+from domain.memory.kv_bits import KVBits
 from domain.models.model_card import LoadOptions, ModelSource
 from domain.request.sampling import SamplingParams
 from tests.support.engines.finish_load import finish_load
@@ -37,6 +38,10 @@ MODELS: dict[str, Callable[[], LoadedModel]] = {
     **{
         f"mlx-{name}": cache(partial(tiny_model, name))
         for name in ("llama", "gemma3_text", "falcon_h1", "mamba2", "gemma2")
+    },
+    **{
+        f"mlx-{name} in {bits.keys}/{bits.values} bits": cache(partial(tiny_model, name, kv_bits=bits))
+        for name, bits in (("llama", KVBits(8, 8)), ("falcon_h1", KVBits(8, 4)))
     },
     **{f"mlx-{name} with a head": cache(partial(_headed, name)) for name in ("mimo", "qwen3_5")},
 }

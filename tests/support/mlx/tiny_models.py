@@ -15,12 +15,13 @@ import mlx.core as mx
 from mlx.utils import tree_flatten, tree_unflatten
 
 from adapters.mlx.loading.assembly import assemble
-from adapters.mlx.loading.network import ModelFacts
+from adapters.mlx.loading.network import ModelFacts, keep_quantised
 from adapters.mlx.loading.trunks import classes_of
 from adapters.mlx.model import MlxModel
 from adapters.mlx.runtime.mlx_lm import mlx_lm_module
 from adapters.mlx.vlm.library import missing
 from domain.ids import ModelId
+from domain.memory.kv_bits import KVBits
 from tests.support.engines.finish_load import finish_load
 from tests.support.mlx import tiny_tokenizers
 from tests.support.mlx.tiny_configs import COMMON, FAMILIES, VARIANTS, WHOLE, WRAPPED
@@ -92,11 +93,14 @@ def build_from(config: Mapping[str, Any], dtype: mx.Dtype = mx.float32, seed: in
     return network
 
 
-def tiny_model(name: str, dtype: mx.Dtype = mx.float32, seed: int = 0) -> MlxModel:
+def tiny_model(name: str, dtype: mx.Dtype = mx.float32, seed: int = 0, kv_bits: KVBits | None = None) -> MlxModel:
     """A LoadedModel that needs no files."""
     digest = f"{name} {dtype} {seed}".encode()
     facts = ModelFacts(config_of(name), eos_token_ids=frozenset({2}), digest=digest)
-    return finish_load(assemble(build(name, dtype, seed), ModelId(name), facts))
+    network = build(name, dtype, seed)
+    if kv_bits is not None:
+        keep_quantised(network, facts.config, kv_bits)
+    return finish_load(assemble(network, ModelId(name), facts))
 
 
 def write_folder(name: str, folder: Path, dtype: mx.Dtype = mx.float32, seed: int = 0) -> Path:

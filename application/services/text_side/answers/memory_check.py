@@ -87,7 +87,8 @@ def _never(request: GenerationRequest, refusal: Refusal, model: ModelDescription
         f"{field} has {_tokens(load)};"
         f"{f' with {answers} of {load.num_new}' if load.num_new else ''} they need about"
         f" {format_bytes(refusal.needed_bytes)} of memory in {model.id}, and {format_bytes(refusal.available_bytes)} of"
-        f" {format_bytes(refusal.limit_bytes)} are available: a prompt of {refusal.most_prompt} tokens fits",
+        f" {format_bytes(refusal.limit_bytes)} are available: a prompt of {refusal.most_prompt} tokens fits"
+        + (f', and this one would with model.kv_bits = "{refusal.kv_bits}"' if refusal.kv_bits else ""),
         param=field,
         num_prompt=load.num_prompt,
         context_length=refusal.most_prompt + load.num_new,

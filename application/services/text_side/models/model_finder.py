@@ -16,6 +16,7 @@ from application.services.text_side.models.load_failures import LoadFailures
 from application.settings import ModelSettings, ModelTable
 from domain.errors import DomainError, InvalidRequest, ModelExceedsMemory, ModelLoadFailed, ModelNotFound
 from domain.ids import ModelId
+from domain.memory.kv_bits import KVBits
 from domain.models.capability import Capability
 from domain.models.model_card import LoadOptions, ModelDescription, ModelSource
 from domain.models.residency import Residence
@@ -184,7 +185,12 @@ class ModelFinder:
             mode = SpeculationMode.OFF
         draft = self._draft_folder(source.id, table) if mode.allows(Drafter.DRAFT_MODEL) else ""
         context_length = table.context_length or self._settings.context_length
-        return LoadOptions(table.dtype or self._settings.dtype, table.salt, mode, draft, context_length=context_length)
+        kv_bits = None
+        if not source.use.is_encoder:
+            bits, group_size = table.kv_bits or self._settings.kv_bits, table.kv_group_size
+            kv_bits = KVBits.parse(bits, group_size or self._settings.kv_group_size, "model.kv_bits")
+        dtype = table.dtype or self._settings.dtype
+        return LoadOptions(dtype, table.salt, mode, draft, context_length=context_length, kv_bits=kv_bits)
 
     def _draft_folder(self, id: ModelId, table: ModelTable) -> str:
         """Returns the folder of the model's draft model; empty for none. A model does not draft for itself."""

@@ -4,6 +4,7 @@ Every answer is greedy, so two servers can be compared word for word. Token ids 
 """
 
 import json
+import os
 import random
 import re
 from collections.abc import Iterator, Sequence
@@ -30,6 +31,9 @@ from tests.support.processes.cli_process import CairnProcess, cairn_process
 from tests.support.telemetry.recording import RecordingEvents
 
 Message = dict[str, Any]
+
+KV_BITS = os.environ.get("TEST_KV_BITS", "off")
+"""The setting `model.kv_bits` of every server that a chat is replayed against."""
 
 TOOLS: list[dict[str, Any]] = [
     {
@@ -214,7 +218,7 @@ def caching_server(
 def _settings(store: StoreSettings, engine: EngineSettings | None, model_dir: Path | None) -> Settings:
     return Settings(
         server=ServerSettings(port=0, keepalive_s=0.05),
-        model=ModelSettings(download=False, dirs=(str(model_dir),) if model_dir else ()),
+        model=ModelSettings(download=False, dirs=(str(model_dir),) if model_dir else (), kv_bits=KV_BITS),
         engine=engine or EngineSettings(),
         store=store,
     )
@@ -223,7 +227,7 @@ def _settings(store: StoreSettings, engine: EngineSettings | None, model_dir: Pa
 @contextmanager
 def cairn_server(home: Path, *arguments: str, **variables: str) -> Iterator[tuple[CairnProcess, httpx.Client]]:
     """`cairn serve` as a process of its own."""
-    command = ("serve", "--port", "0", *arguments)
+    command = ("serve", "--port", "0", "--kv-bits", KV_BITS, *arguments)
     with cairn_process(home, command, module="tests.support.stores.small_blocks", **variables) as cairn:
         found = re.search(r"at (http://\S+)/v1", cairn.read_until("Cairn serves"))
         assert found
