@@ -17,6 +17,7 @@ from typing import Any
 
 import mlx.core as mx
 
+from adapters.mlx.caches.leaves import leaves, new_caches
 from adapters.mlx.caches.quantised import Encoded, Side, filled
 from adapters.mlx.caches.views import viewed
 from adapters.mlx.cuda.encoded_rows import attend_on_cuda
@@ -29,10 +30,11 @@ decoding does not."""
 
 
 class EncodedAttention:
-    """A replacement of mlx-lm's function. Compute thread only."""
+    """A replacement of mlx-lm's function. `num_encoded`: calls that decoded nothing. Compute thread only."""
 
     def __init__(self, original: Attention) -> None:
         self.original = original
+        self.num_encoded = 0
 
     def __call__(
         self,
@@ -49,6 +51,7 @@ class EncodedAttention:
             attend = attend_on_cuda if has_cuda() else attend_encoded
             found = attend(queries, held, scale, mask, sinks)
             if found is not None:
+                self.num_encoded += 1
                 return found
         return self.original(queries, keys, values, cache=cache, scale=scale, mask=mask, sinks=sinks)
 
@@ -101,6 +104,11 @@ def _masked(scores: mx.array, mask: Any, groups: int) -> mx.array:
     return mx.add(scores, mask.astype(scores.dtype))
 
 
-def prepare_attention() -> None:
-    """Lets networks attend to encoded keys and values. Idempotent."""
-    replace_attention(EncodedAttention, EncodedAttention)
+def num_decoded(network: Any) -> int:
+    """The number of layers of a network whose tokens every decode step decodes, which is slower: those that attend by
+    code of their own, or with heads that no kernel takes. Computes nothing."""
+    attention = replace_attention(EncodedAttention, EncodedAttention)
+    caches, before = new_caches(network), attention.num_encoded
+    network(mx.zeros((1, 1), dtype=mx.uint32), cache=caches)
+    num_kept = sum(isinstance(cache, Encoded) for cache in leaves(caches))
+    return max(0, num_kept - (attention.num_encoded - before))

@@ -158,7 +158,8 @@ class ModelDescription:
     @property
     def system_fingerprint(self) -> str:
         """A name of all that decides its answers besides a request. Clients compare it to notice a change."""
-        parts = (self.weights_digest.hex(), self.adapter_digest.hex(), self.dtype, self.runtime, self.arithmetic)
+        parts = [self.weights_digest.hex(), self.adapter_digest.hex(), self.dtype, self.runtime, self.arithmetic]
+        parts += [] if self.kv_bits is None else [str(self.kv_bits)]
         return f"fp_{sha256(repr(parts).encode()).hexdigest()[:10]}"
 
     @property

@@ -5,6 +5,7 @@ failure is a ModelLoadFailed that says what to do. No code of a folder is run: m
 Python file that a config.json may name is kept from it (older versions run it: CVE-2026-5843).
 """
 
+import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,8 +19,8 @@ import mlx.core as mx
 import xxhash
 from mlx.utils import tree_unflatten
 
-from adapters.mlx.caches.leaves import quantise
-from adapters.mlx.encoded_attention import prepare_attention
+from adapters.mlx.caches.leaves import quantise, quantised_layers
+from adapters.mlx.encoded_attention import num_decoded
 from adapters.mlx.loading.drafters import with_head
 from adapters.mlx.loading.files import (
     network_tensors,
@@ -35,7 +36,7 @@ from adapters.mlx.runtime.arrays import parameters as named_parameters
 from adapters.mlx.runtime.device import on_cpu
 from adapters.mlx.runtime.json_files import read_entries
 from adapters.mlx.runtime.mlx_lm import mlx_lm_module
-from adapters.mlx.speculation.drafting import DraftModelNetwork
+from adapters.mlx.speculation.drafting import DraftModelNetwork, family_of
 from adapters.mlx.speculation.heads import trunk_of
 from adapters.mlx.vlm.encoder import encoder_classes
 from application.ports.compute import LoadReport, unreported
@@ -64,6 +65,8 @@ _MOST_LINES = 4
 _CASTS = {"float32": mx.float32, "bfloat16": mx.bfloat16, "float16": mx.float16}
 
 FindClasses: TypeAlias = Callable[[dict[str, Any]], tuple[Callable[[Any], Any], Any]]
+
+_logger = logging.getLogger("cairn.mlx")
 
 _LEAST_QUANTISED = 32
 """The smallest group of quantised values: a matrix whose rows do not divide by the group's size is not quantised."""
@@ -135,8 +138,13 @@ def load_folder(
 
 def keep_quantised(network: Any, config: Mapping[str, Any], bits: KVBits) -> None:
     """Lets a network keep its full KV in `bits`; a drafter's stays as it is."""
-    prepare_attention()
-    quantise(trunk_of(network), bits, has_latents=has_latents(config))
+    trunk, family = trunk_of(network), family_of(network)
+    quantise(trunk, bits, has_latents=has_latents(config))
+    kept = quantised_layers(trunk)
+    if kept is None or not kept.sides:
+        _logger.warning("%s has no keys and values that can be kept in fewer bits", family)
+    elif num := num_decoded(trunk):
+        _logger.warning("%s decodes the keys and values of %d layers in every step, which is slower", family, num)
 
 
 def _draft_model(folder: Path, dtype: str) -> Any:
