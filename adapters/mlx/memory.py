@@ -21,10 +21,10 @@ from adapters.mlx.caches.classes import traits_of
 from adapters.mlx.caches.leaves import (
     Caches,
     arrays_of,
-    encodable_layers,
     grows_by_steps,
     leaf_at,
     new_caches,
+    quantisable_layers,
     quantised_layers,
     token_bytes_of,
 )
@@ -87,8 +87,8 @@ def shape_of_network(network: Any, layout: StateLayout, config: Mapping[str, Any
     step = step_of_config(config, dtype_bytes, preferred_grid(), most_ahead_bytes())
     trunk, dense_kv = trunk_of(network), DenseKV()
     if (kept := quantised_layers(trunk)) is None:
-        dense_kv = _dense_kv(encodable_layers(trunk, has_latents=has_latents(config)).values())
-    else:  # a chunk decodes a layer's tokens
+        dense_kv = _dense_kv(quantisable_layers(trunk, has_latents=has_latents(config)).values())
+    else:  # a chunk dequantises a layer's tokens
         step = replace(step, seen_bytes=step.seen_bytes + kept.layer_bytes)
     return MemoryShape(
         weight_bytes=weight_bytes,

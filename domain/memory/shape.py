@@ -138,8 +138,8 @@ class MemoryShape:
     dense_kv: DenseKV = DenseKV()
 
     def with_kv(self, bits: KVBits) -> "MemoryShape":
-        """The estimate with keys and values of full attention in `bits`; the same where there are none to encode. A
-        chunk decodes those of one layer."""
+        """The estimate with keys and values of full attention in `bits`; the same where there are none to quantise. A
+        chunk dequantises those of one layer."""
         dense = self.dense_kv
         if not dense.token_bytes:
             return self

@@ -97,7 +97,7 @@ class MemoryPlan:
 
     def smaller_kv(self) -> Iterator[tuple[str, "MemoryPlan"]]:
         """Yields the plans with keys and values in fewer bits, by the setting `model.kv_bits`; nothing for a model that
-        has none to encode, or keeps them so."""
+        has none to quantise, or keeps them so."""
         if self.shape.dense_kv.token_bytes:
             for text, bits in smaller_forms():
                 yield text, replace(self, shape=self.shape.with_kv(bits))

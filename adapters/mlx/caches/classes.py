@@ -83,7 +83,7 @@ def _key_value(cache: Any) -> Tensors:
     return cache.keys, cache.values
 
 
-def _encoded(cache: Any) -> Tensors:
+def _quantised_parts(cache: Any) -> Tensors:
     return tuple(held_by(cache)) or (None,) * 6
 
 
@@ -152,7 +152,7 @@ def _fill_key_value(cache: Any, tensors: Tensors, position: int) -> None:
     cache.offset = position
 
 
-def _fill_encoded(cache: Any, tensors: Tensors, position: int) -> None:
+def _fill_quantised_kv(cache: Any, tensors: Tensors, position: int) -> None:
     hold(cache, [cast(mx.array, tensor) for tensor in tensors])
     cache.offset = position
 
@@ -245,8 +245,8 @@ _SLICED, _WINDOWED, _RECURRENT = StateKind.SLICED, StateKind.WINDOWED, StateKind
 _TRAITS: dict[type, Traits] = {
     lib.KVCache: Traits(_SLICED, _key_value, _fill_key_value, _cut_key_value, _from_start, can_batch=True),
     lib.ConcatenateKVCache: Traits(_SLICED, _key_value, _fill_key_value, _cut_concatenated, _from_start),
-    QuantisedKV: Traits(_SLICED, _encoded, _fill_encoded, _cut_key_value, _from_start, can_batch=True),
-    QuantisedRows: Traits(_SLICED, _encoded, slots=_batch_slots),
+    QuantisedKV: Traits(_SLICED, _quantised_parts, _fill_quantised_kv, _cut_key_value, _from_start, can_batch=True),
+    QuantisedRows: Traits(_SLICED, _quantised_parts, slots=_batch_slots),
     lib.QuantizedKVCache: Traits(_SLICED, _quantized, _fill_quantized, _cut_quantized, _from_start),
     lib.BatchKVCache: Traits(_SLICED, _key_value, slots=_batch_slots),
     KVRows: Traits(_SLICED, _key_value, slots=_batch_slots),

@@ -15,7 +15,7 @@ A stale value may be infinite or NaN, and times zero it is not zero: so a row th
 in its free slots, because attention may read the whole buffer (`cuda.attention`). Keys and values are copied together
 if a buffer must change its size, so at most one layer is held twice. Nothing here waits for several layers.
 
-Keys, and values, are one array, or those that they were encoded in (`quantised`).
+Keys, and values, are one array, or those that they are quantised to (`quantised`).
 """
 
 from collections.abc import Sequence

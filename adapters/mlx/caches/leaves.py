@@ -25,7 +25,7 @@ UNUSED_SHARE = 2
 
 
 _KV_FORM = "cairn_kv_form"
-"""Attribute of a network whose full KV is kept encoded: a QuantisedLayers."""
+"""Attribute of a network whose full KV is kept quantised: a QuantisedLayers."""
 
 
 def new_caches(network: Any) -> Caches:
@@ -36,19 +36,19 @@ def new_caches(network: Any) -> Caches:
 
 def quantise(network: Any, bits: KVBits, *, has_latents: bool) -> None:
     """Lets `new_caches` of a network give full KV of `bits`. Computes nothing."""
-    found = encodable_layers(network, has_latents=has_latents)
+    found = quantisable_layers(network, has_latents=has_latents)
     sides = {path: sides_of(bits, leaf.keys.shape[-1], leaf.values.shape[-1]) for path, leaf in found.items()}
     layer_bytes = max(map(token_bytes_of, found.values()), default=0)
     setattr(network, _KV_FORM, QuantisedLayers(bits, sides, layer_bytes))
 
 
-def encodable_layers(network: Any, *, has_latents: bool) -> dict[LeafPath, Any]:
-    """The leaves of full KV, after one token, that can be kept encoded; computes nothing. `has_latents`: layers of one
+def quantisable_layers(network: Any, *, has_latents: bool) -> dict[LeafPath, Any]:
+    """The leaves of full KV, after one token, that can be quantised; computes nothing. `has_latents`: layers of one
     head hold latents, which keep their form, as does every class but that of plain KV."""
     caches = new_caches(network)
     network(mx.zeros((1, 1), dtype=mx.uint32), cache=caches)
     found = ((path, leaf_at(caches, path)) for path, _ in layout_of(caches).leaves())
-    return {path: leaf for path, leaf in found if _can_encode(leaf, has_latents)}
+    return {path: leaf for path, leaf in found if _can_quantise(leaf, has_latents)}
 
 
 def token_bytes_of(leaf: Any) -> int:
@@ -56,7 +56,7 @@ def token_bytes_of(leaf: Any) -> int:
     return sum(array.nbytes // array.shape[-2] for array in (leaf.keys, leaf.values))
 
 
-def _can_encode(leaf: Any, has_latents: bool) -> bool:
+def _can_quantise(leaf: Any, has_latents: bool) -> bool:
     if type(leaf) is not lib.KVCache or leaf.keys is None or (has_latents and leaf.keys.shape[1] == 1):
         return False
     return bool(leaf.values.shape[-1])

@@ -1,12 +1,12 @@
 """Full KV kept in 8 or 4 bits a number: the classes of one sequence and of a batch, and where a network uses them.
 
-    update(keys, values)     encoded as they arrive: 6 arrays, written behind the tokens that are there
-          returned           all tokens decoded, lazily: a network's own code computes with those
-    attention                of few queries computes with the encoded ones, so that nothing is decoded (`attention`)
+    update(keys, values)     quantised as they arrive: 6 arrays, written behind the tokens that are there
+          returned           all tokens dequantised, lazily: a network's own code computes with those
+    attention                of few queries computes with the 6 arrays, so that nothing is dequantised
 
-A token's numbers are encoded by themselves, in groups along the width of a head, so the state does not depend on how a
-prompt was divided. What is captured, stored and restored are the encoded arrays themselves. A width that no group
-divides is filled up with zeros.
+A token's numbers are quantised by themselves, in groups along the width of a head, so the state does not depend on how
+a prompt was divided. What is captured, stored and restored are the 6 arrays themselves. A width that no group divides
+is filled up with zeros.
 
 The buffers are those of the classes for plain KV, with three arrays a side (words, scales, biases) in place of one.
 """
@@ -26,17 +26,17 @@ from domain.models.state_layout import LeafPath
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """How the keys, or the values, of one layer are encoded: heads of `width` numbers in groups of `group_size`."""
+    """How the keys, or the values, of one layer are quantised: heads of `width` numbers in groups of `group_size`."""
 
     bits: int
     group_size: int
     width: int
 
-    def encoded(self, tokens: mx.array) -> list[mx.array]:
+    def quantised(self, tokens: mx.array) -> list[mx.array]:
         """Words, scales and biases of [rows, heads, tokens, width]; lazy."""
         return list(mx.quantize(filled(tokens, self.group_size), group_size=self.group_size, bits=self.bits))
 
-    def decoded(self, parts: Sequence[mx.array]) -> mx.array:
+    def dequantised(self, parts: Sequence[mx.array]) -> mx.array:
         """The tokens again; lazy."""
         words, scales, biases = parts
         tokens = mx.dequantize(words, scales, biases, group_size=self.group_size, bits=self.bits)
@@ -62,23 +62,23 @@ def filled(tokens: mx.array, group: int) -> mx.array:
     return mx.pad(tokens, [(0, 0)] * (tokens.ndim - 1) + [(0, missing)]) if missing else tokens
 
 
-class Encoded:
-    """The encoding of keys and values, the same in both classes. `sides`: how each of them is encoded."""
+class QuantisedBuffers:
+    """The quantising of keys and values, the same in both classes. `sides`: how each of them is quantised."""
 
     keys: Any
     sides: Sides
     _fetched: tuple[ref[mx.array], ...] = ()
 
     def parts(self) -> list[mx.array]:
-        """The encoded tokens of all rows: words, scales and biases of the keys, then of the values; views of the
+        """The quantised tokens of all rows: words, scales and biases of the keys, then of the values; views of the
         buffers."""
         rows, end = self.extent()
         return [buffer[:rows, :, :end] for buffer in held_by(self)]
 
     def keys_and_values(self) -> tuple[mx.array, mx.array]:
-        """All tokens, decoded: with the free slots, since a buffer without gaps need not be copied first."""
+        """All tokens, dequantised: with the free slots, since a buffer without gaps need not be copied first."""
         buffers, (rows, end), (keys, values) = held_by(self), self.extent(), self.sides
-        fetched = keys.decoded(buffers[:3]), values.decoded(buffers[3:])
+        fetched = keys.dequantised(buffers[:3]), values.dequantised(buffers[3:])
         fetched = fetched[0][:rows, :, :end], fetched[1][:rows, :, :end]
         self._fetched = ref(fetched[0]), ref(fetched[1])
         return fetched
@@ -91,11 +91,11 @@ class Encoded:
         """True if these are the array objects that the last update returned."""
         return len(self._fetched) == 2 and self._fetched[0]() is keys and self._fetched[1]() is values
 
-    def _encoded(self, keys: mx.array, values: mx.array) -> list[mx.array]:
-        return [*self.sides[0].encoded(keys), *self.sides[1].encoded(values)]
+    def _quantised(self, keys: mx.array, values: mx.array) -> list[mx.array]:
+        return [*self.sides[0].quantised(keys), *self.sides[1].quantised(values)]
 
 
-class QuantisedKV(Encoded, OneRow, lib.KVCache):  # type: ignore[misc]
+class QuantisedKV(QuantisedBuffers, OneRow, lib.KVCache):  # type: ignore[misc]
     """Full KV of one sequence. `keys`, `values`: three arrays each, [1, heads, slots, numbers]; None before the first
     token."""
 
@@ -106,7 +106,7 @@ class QuantisedKV(Encoded, OneRow, lib.KVCache):  # type: ignore[misc]
         self.sides = sides
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        added, start, end = self._encoded(keys, values), self.offset, self.offset + keys.shape[2]
+        added, start, end = self._quantised(keys, values), self.offset, self.offset + keys.shape[2]
         if self.keys is None:
             slots = buffer_slots(end, self.step)
             hold(self, [mx.zeros((*one.shape[:2], slots, one.shape[3]), one.dtype) for one in added])
@@ -120,7 +120,7 @@ class QuantisedKV(Encoded, OneRow, lib.KVCache):  # type: ignore[misc]
         return self.keys[0].shape[0], self.offset
 
 
-class QuantisedRows(Encoded, KVRows):
+class QuantisedRows(QuantisedBuffers, KVRows):
     """The same of several sequences."""
 
     def __init__(self, first: QuantisedKV) -> None:
@@ -128,7 +128,7 @@ class QuantisedRows(Encoded, KVRows):
         self.sides = first.sides
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
-        self.write(self._encoded(keys, values))
+        self.write(self._quantised(keys, values))
         return self.keys_and_values()
 
     def extent(self) -> tuple[int, int]:
@@ -140,8 +140,8 @@ class QuantisedRows(Encoded, KVRows):
 
 @dataclass(frozen=True, slots=True)
 class QuantisedLayers:
-    """The leaves of a network's caches that are kept encoded. `layer_bytes`: of one token's keys and values in the
-    largest, decoded."""
+    """The leaves of a network's caches that are kept quantised. `layer_bytes`: of one token's keys and values in
+    the largest, dequantised."""
 
     bits: KVBits
     sides: Mapping[LeafPath, Sides]

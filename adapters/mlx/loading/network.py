@@ -20,7 +20,6 @@ import xxhash
 from mlx.utils import tree_unflatten
 
 from adapters.mlx.caches.leaves import quantise, quantised_layers
-from adapters.mlx.encoded_attention import num_decoded
 from adapters.mlx.loading.drafters import with_head
 from adapters.mlx.loading.files import (
     network_tensors,
@@ -31,6 +30,7 @@ from adapters.mlx.loading.lora import read_adapter
 from adapters.mlx.loading.trunks import classes_of
 from adapters.mlx.loading.weight_names import HEAD, cleaner
 from adapters.mlx.loading.weights_digest import Digests
+from adapters.mlx.quantised_attention import num_dequantised
 from adapters.mlx.runtime.arrays import evaluate
 from adapters.mlx.runtime.arrays import parameters as named_parameters
 from adapters.mlx.runtime.device import on_cpu
@@ -143,8 +143,8 @@ def keep_quantised(network: Any, config: Mapping[str, Any], bits: KVBits) -> Non
     kept = quantised_layers(trunk)
     if kept is None or not kept.sides:
         _logger.warning("%s has no keys and values that can be kept in fewer bits", family)
-    elif num := num_decoded(trunk):
-        _logger.warning("%s decodes the keys and values of %d layers in every step, which is slower", family, num)
+    elif num := num_dequantised(trunk):
+        _logger.warning("%s dequantises %d layers in every step, which is slower", family, num)
 
 
 def _draft_model(folder: Path, dtype: str) -> Any:

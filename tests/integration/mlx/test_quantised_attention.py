@@ -1,4 +1,4 @@
-"""Attention over encoded keys and values: what the fused kernel gives for the decoded ones, without decoding them."""
+"""Attention over quantised keys and values: what the fused kernel gives for the dequantised ones, without them."""
 
 import itertools
 import sys
@@ -12,7 +12,7 @@ from adapters.mlx.caches.kv_rows import KVRows, lib
 from adapters.mlx.caches.leaves import leaves, new_caches, quantise
 from adapters.mlx.caches.quantised import QuantisedKV, sides_of
 from adapters.mlx.caches.rows import make_room, merge
-from adapters.mlx.encoded_attention import MOST_QUERIES, EncodedAttention, attend_encoded, num_decoded
+from adapters.mlx.quantised_attention import MOST_QUERIES, QuantisedAttention, attend_quantised, num_dequantised
 from adapters.mlx.runtime.device import has_cuda
 from adapters.mlx.runtime.mlx_lm import mlx_lm_module
 from adapters.mlx.runtime.replaced import replace_attention
@@ -42,7 +42,7 @@ def rows_of(lengths: tuple[int, ...], bits: KVBits, groups: int, width: int) -> 
 @pytest.mark.parametrize("bits", BITS, ids=str)
 @pytest.mark.parametrize(("heads", "groups", "width"), HEADS)
 @pytest.mark.parametrize("lengths", LENGTHS)
-def test_few_queries_see_what_the_decoded_tokens_show(
+def test_few_queries_see_what_the_dequantised_tokens_show(
     bits: KVBits, heads: int, groups: int, width: int, lengths: tuple[int, ...]
 ) -> None:
     for count, with_sinks in itertools.product((1, 3, MOST_QUERIES), (False, True)):
@@ -55,7 +55,7 @@ def test_few_queries_see_what_the_decoded_tokens_show(
         expected = mx.fast.scaled_dot_product_attention(
             queries, keys, values, scale=width**-0.5, mask=mask, sinks=sinks
         )
-        found = attend_encoded(queries, cache, width**-0.5, mask, sinks)
+        found = attend_quantised(queries, cache, width**-0.5, mask, sinks)
         assert mx.allclose(found, expected, atol=2e-5).item()
 
 
@@ -68,7 +68,7 @@ def test_masks_of_every_form_hide_the_same_tokens() -> None:
     added = mx.where(seen, mx.array(0.0), mx.array(-mx.inf))
     wide = mx.broadcast_to(added, (1, 8, 4, 44))
     for mask in ("causal", seen, seen[None, None], added, wide[0], wide):
-        assert mx.allclose(attend_encoded(queries, cache, 1.0, mask, None), expected, atol=2e-5).item()
+        assert mx.allclose(attend_quantised(queries, cache, 1.0, mask, None), expected, atol=2e-5).item()
 
 
 @pytest.fixture
@@ -83,7 +83,7 @@ def attention() -> Generator[list[Any]]:
             *arguments, scale=named["scale"], mask=named["mask"], sinks=named["sinks"]
         )
 
-    made = EncodedAttention(counted)
+    made = QuantisedAttention(counted)
     for module in list(sys.modules.values()):
         if getattr(module, name, None) is original:
             setattr(module, name, made)
@@ -94,7 +94,7 @@ def attention() -> Generator[list[Any]]:
 
 
 @pytest.mark.skipif(has_cuda(), reason="the kernel there does not take heads so narrow")
-def test_a_networks_decode_step_decodes_nothing_and_its_prefill_does(attention: list[Any]) -> None:
+def test_a_networks_decode_step_dequantises_nothing_and_its_prefill_does(attention: list[Any]) -> None:
     network = build("llama")
     quantise(network, KVBits(8, 8), has_latents=False)
     caches = new_caches(network)
@@ -122,16 +122,16 @@ def test_layers_that_attend_by_themselves_are_counted(attention: list[Any]) -> N
     for family, expected in (("llama", 0), ("gemma2", 2)):
         network = build(family)
         quantise(network, KVBits(8, 8), has_latents=False)
-        assert num_decoded(network) == expected
+        assert num_dequantised(network) == expected
 
 
 def test_attention_is_replaced_once(attention: list[Any]) -> None:
     base = mlx_lm_module("models.base")
-    made = replace_attention(EncodedAttention, EncodedAttention)
+    made = replace_attention(QuantisedAttention, QuantisedAttention)
     assert made is base.scaled_dot_product_attention
 
 
-def test_rows_of_a_batch_are_kept_encoded() -> None:
+def test_rows_of_a_batch_are_kept_quantised_parts() -> None:
     batch = rows_of((20, 9), BITS[1], 2, 64)
     assert isinstance(batch, KVRows)
     sizes = [array.nbytes for array in (*batch.keys, *batch.values)]

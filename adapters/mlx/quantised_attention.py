@@ -1,8 +1,8 @@
-"""Attention of a few queries over keys and values that are kept encoded (`caches.quantised`), without decoding them.
+"""Attention of a few queries over keys and values that are quantised (`caches.quantised`), without dequantising them.
 
-A decode step, or the verification of a draft, reads all of a sequence's tokens for a few queries, so that decoding them
-first would cost more than attention itself. A prompt's chunk has so many queries that it pays: there the decoded keys
-and values of one layer go to the fused kernel. The arrays that a cache returned are lazy, and not computed unless
+A decode step, or the verification of a draft, reads all of a sequence's tokens for a few queries, so that dequantising
+them first would cost more than attention itself. A prompt's chunk has so many queries that it pays: there one layer's
+keys and values are dequantised for the fused kernel. The arrays that a cache returned are lazy, and not computed unless
 attention uses them.
 
     queries  [rows, heads, q, width]  ->  [rows, key heads, heads of each * q, width]
@@ -10,7 +10,7 @@ attention uses them.
     result   = quantised product of the weights with those of the values
 
 On a CPU the products are computed in float32, which is five times as fast there as bfloat16. CUDA has no quantised
-product of this form: a kernel of Cairn's own reads the words (`cuda.encoded_rows`).
+product of this form: a kernel of Cairn's own reads the words (`cuda.quantised_attention`).
 """
 
 from typing import Any
@@ -18,23 +18,23 @@ from typing import Any
 import mlx.core as mx
 
 from adapters.mlx.caches.leaves import leaves, new_caches
-from adapters.mlx.caches.quantised import Encoded, Side, filled
+from adapters.mlx.caches.quantised import QuantisedBuffers, Side, filled
 from adapters.mlx.caches.views import viewed
-from adapters.mlx.cuda.encoded_rows import attend_on_cuda
+from adapters.mlx.cuda.quantised_attention import attend_on_cuda
 from adapters.mlx.runtime.device import has_cuda, on_cpu
 from adapters.mlx.runtime.replaced import Attention, replace_attention
 
 MOST_QUERIES = 8
 """The most tokens of a row whose queries are few: the waiting token and a draft. The products grow with their number,
-decoding does not."""
+dequantising does not."""
 
 
-class EncodedAttention:
-    """A replacement of mlx-lm's function. `num_encoded`: calls that decoded nothing. Compute thread only."""
+class QuantisedAttention:
+    """A replacement of mlx-lm's function. `num_direct`: calls that dequantised nothing. Compute thread only."""
 
     def __init__(self, original: Attention) -> None:
         self.original = original
-        self.num_encoded = 0
+        self.num_direct = 0
 
     def __call__(
         self,
@@ -47,16 +47,22 @@ class EncodedAttention:
         sinks: mx.array | None = None,
     ) -> mx.array:
         held = viewed(cache)
-        if isinstance(held, Encoded) and queries.shape[2] <= MOST_QUERIES and held.is_last_fetched(keys, values):
-            attend = attend_on_cuda if has_cuda() else attend_encoded
+        if (
+            isinstance(held, QuantisedBuffers)
+            and queries.shape[2] <= MOST_QUERIES
+            and held.is_last_fetched(keys, values)
+        ):
+            attend = attend_on_cuda if has_cuda() else attend_quantised
             found = attend(queries, held, scale, mask, sinks)
             if found is not None:
-                self.num_encoded += 1
+                self.num_direct += 1
                 return found
         return self.original(queries, keys, values, cache=cache, scale=scale, mask=mask, sinks=sinks)
 
 
-def attend_encoded(queries: mx.array, cache: Encoded, scale: float, mask: Any, sinks: mx.array | None) -> mx.array:
+def attend_quantised(
+    queries: mx.array, cache: QuantisedBuffers, scale: float, mask: Any, sinks: mx.array | None
+) -> mx.array:
     """Attention by quantised products, [rows, heads, q, width]; lazy. `mask`: None, causal, or an array that broadcasts
     to [rows, heads, q, tokens], of truth values or to be added. `sinks`: [heads], a score of each head that takes
     weight and has no value."""
@@ -104,11 +110,11 @@ def _masked(scores: mx.array, mask: Any, groups: int) -> mx.array:
     return mx.add(scores, mask.astype(scores.dtype))
 
 
-def num_decoded(network: Any) -> int:
-    """The number of layers of a network whose tokens every decode step decodes, which is slower: those that attend by
-    code of their own, or with heads that no kernel takes. Computes nothing."""
-    attention = replace_attention(EncodedAttention, EncodedAttention)
-    caches, before = new_caches(network), attention.num_encoded
+def num_dequantised(network: Any) -> int:
+    """The number of layers of a network that every decode step dequantises, which is slower: those that attend by code
+    of their own, or with heads that no kernel takes. Computes nothing."""
+    attention = replace_attention(QuantisedAttention, QuantisedAttention)
+    caches, before = new_caches(network), attention.num_direct
     network(mx.zeros((1, 1), dtype=mx.uint32), cache=caches)
-    num_kept = sum(isinstance(cache, Encoded) for cache in leaves(caches))
-    return max(0, num_kept - (attention.num_encoded - before))
+    num_kept = sum(isinstance(cache, QuantisedBuffers) for cache in leaves(caches))
+    return max(0, num_kept - (attention.num_direct - before))

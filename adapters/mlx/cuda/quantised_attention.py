@@ -1,4 +1,4 @@
-"""A kernel for attention of a few queries over encoded keys and values on CUDA, where MLX has no quantised product.
+"""A kernel for attention of a few queries over quantised keys and values on CUDA, where MLX has no quantised product.
 
 Each block reads a part of one row's tokens in one head of keys, for all queries of that head, and keeps the maximum,
 the sum and the weighted values of its part; a second kernel joins the parts:
@@ -17,7 +17,7 @@ from typing import Any
 import mlx.core as mx
 
 from adapters.mlx.caches.kv_rows import KVRows, held_by
-from adapters.mlx.caches.quantised import Encoded
+from adapters.mlx.caches.quantised import QuantisedBuffers
 
 WIDTHS = (64, 128, 256)
 """The widths of heads that the kernel takes: 16 numbers a lane, a power of two of lanes a token."""
@@ -185,9 +185,9 @@ def _kernels() -> tuple[Any, Any]:
     make: Any = getattr(mx.fast, "cuda_kernel")  # noqa: B009 - there is none in the types of a build without CUDA
     buffers = ["kw", "ks", "kb", "vw", "vs", "vb"]
     parts = make(
-        "cairn_encoded_parts", ["q", *buffers, "padding", "seen", "at", "scale"], ["out", "tops", "totals"], _PARTS
+        "cairn_quantised_parts", ["q", *buffers, "padding", "seen", "at", "scale"], ["out", "tops", "totals"], _PARTS
     )
-    join = make("cairn_encoded_join", ["found", "tops", "totals", "sinks"], ["out"], _JOIN)
+    join = make("cairn_quantised_join", ["found", "tops", "totals", "sinks"], ["out"], _JOIN)
     return parts, join
 
 
@@ -219,9 +219,9 @@ def _steps() -> _Steps:
 
 
 def attend_on_cuda(
-    queries: mx.array, cache: Encoded, scale: float, mask: Any, sinks: mx.array | None
+    queries: mx.array, cache: QuantisedBuffers, scale: float, mask: Any, sinks: mx.array | None
 ) -> mx.array | None:
-    """As `attend_encoded`; None for a mask or a width that the kernel does not take."""
+    """As `attend_quantised`; None for a mask or a width that the kernel does not take."""
     rows, heads, count, width = queries.shape
     buffers, (of_keys, of_values) = held_by(cache), cache.sides
     groups, end = buffers[0].shape[1], cache.extent()[1]
