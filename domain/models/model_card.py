@@ -160,7 +160,7 @@ class ModelDescription:
         """A name of all that decides its answers besides a request. Clients compare it to notice a change."""
         parts = [self.weights_digest.hex(), self.adapter_digest.hex(), self.dtype, self.runtime, self.arithmetic]
         parts += [] if self.kv_bits is None else [str(self.kv_bits)]
-        return f"fp_{sha256(repr(parts).encode()).hexdigest()[:10]}"
+        return f"fp_{sha256(repr(tuple(parts)).encode()).hexdigest()[:10]}"
 
     @property
     def context_length(self) -> int:

@@ -73,6 +73,8 @@ COMPUTES_NOTHING = {
     "/api/show",
     "/api/pull",
     "/v1/cache/explain",
+    "/admin/api/settings/keys",
+    "/admin/api/settings/undo",
     "/v1/cache/clear",
     "/tokenize",
     "/detokenize",
