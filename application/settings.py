@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from urllib.parse import urlsplit
 
+from application.mcp_settings import McpSettings as McpSettings
+from application.mcp_settings import ToolServerSettings as ToolServerSettings
 from domain.byte_size import ByteSize
 from domain.duration import Duration
 from domain.errors import InvalidRequest, require
@@ -347,6 +349,7 @@ class Settings:
     store: StoreSettings = field(default_factory=StoreSettings)
     cache: CacheSettings = field(default_factory=CacheSettings)
     telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
+    mcp: McpSettings = field(default_factory=McpSettings)
     models: Mapping[str, ModelTable] = field(default_factory=dict[str, ModelTable])
 
     @property

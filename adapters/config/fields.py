@@ -8,7 +8,7 @@ is FIXED.
 import os
 import types
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 
 from application.settings import FIXED, Settings
@@ -35,7 +35,8 @@ class SettingField:
 
     @property
     def is_secret(self) -> bool:
-        return self.path in SECRETS or self.path.endswith('".salt')  # of a model's table
+        is_of_table = self.path.endswith('".salt') or self.type is Mapping  # of a model, or of a server of tools
+        return self.path in SECRETS or is_of_table
 
     @property
     def separator(self) -> str:
@@ -57,14 +58,20 @@ def fields_of(kind: type, prefix: str = "") -> Mapping[str, SettingField]:
     """Returns the fields of a settings class and of those in it, in their order, by path. `prefix`: before each path,
     as `server.`."""
     found: dict[str, SettingField] = {}
-    hints, defaults = get_type_hints(kind), kind()
+    hints = get_type_hints(kind)
     for field in fields(kind):
         path, (plain, is_optional) = prefix + field.name, plain_type(hints[field.name])
         if is_section(plain):
             found |= fields_of(plain, f"{path}.")
+        elif plain is Mapping and is_section(get_args(hints[field.name])[1]):
+            continue  # tables by name
         elif plain in _NAMES and not field.metadata.keys() & FIXED:
-            found[path] = SettingField(path, plain, is_optional, getattr(defaults, field.name))
+            found[path] = SettingField(path, plain, is_optional, default_of(field))
     return found
+
+
+def default_of(field: Field[Any]) -> object:
+    return field.default if field.default_factory is MISSING else field.default_factory()
 
 
 def is_section(type: Any) -> bool:
@@ -92,6 +99,7 @@ _NAMES = {
     ByteSize: "a size such as 16GiB, 500MB, 70% or a number of bytes",
     Duration: "a duration such as 30d or 12h",
     tuple: "a list of texts",
+    Mapping: "a table of texts",
 }
 
 
@@ -110,6 +118,9 @@ def from_typed(value: Any, type: type, is_optional: bool) -> object:
         parts = cast("list[object]", value)
         if all(isinstance(part, str) for part in parts):
             return tuple(parts)
+    elif type is Mapping and isinstance(value, dict):
+        if all(isinstance(one, str) for one in cast("dict[str, object]", value).values()):
+            return cast("dict[str, str]", value)
     elif isinstance(value, type) and (is_number or not isinstance(value, int) or type is bool):
         return value
     raise ValueError(f"must be {_NAMES[type]}")

@@ -20,7 +20,8 @@ from adapters.config.fields import (
     is_section,
     setting_fields,
 )
-from application.settings import ModelTable, Origin, Settings, ShownSetting
+from adapters.config.mcp_file import InvalidMcpFile, read_mcp_file
+from application.settings import McpSettings, ModelTable, Origin, Settings, ShownSetting, ToolServerSettings
 from domain.errors import DomainError, InvalidRequest
 
 T = TypeVar("T")
@@ -34,6 +35,7 @@ MODEL_ARGUMENT = "MODEL"
 """The only positional argument of commands that is a setting."""
 
 SECTION = "models"
+SERVERS = "mcp.servers"
 
 
 class InvalidSettings(DomainError):
@@ -81,9 +83,10 @@ def load_settings(
     known = setting_fields()
     file, flags = config_file(environ), flags or {}
     tables = _read(environ, file, text)
-    models = _models(tables.pop(SECTION, {}), file)
+    models = _tables(ModelTable, SECTION, tables.pop(SECTION, {}), str(file))
+    servers = _tables(ToolServerSettings, SERVERS, _taken_out(tables, SERVERS, file), str(file))
     given: dict[str, _Given] = {}
-    given.update(_from_table(tables, "", known, file))
+    given.update(_from_table(tables, "", known, str(file)))
     given.update(_from_environment(environ, known))
     flagged = dict(_from_flags(flags, known))
     overridden = {
@@ -92,6 +95,8 @@ def load_settings(
     given.update(flagged)
     origins = {path: given[path].origin if path in given else DEFAULT for path in known}
     settings = replace(_built(Settings, "", given), models=models)
+    settings = replace(settings, mcp=_with_servers(settings.mcp, servers))
+    origins |= {f"{SERVERS}.{name}": settings.mcp.config for name in settings.mcp.servers.keys() - servers.keys()}
     return LoadedSettings(settings, origins, overridden, environ, flags)
 
 
@@ -108,32 +113,64 @@ def _read(environ: Mapping[str, str], file: Path, text: str | None) -> dict[str,
 
 
 def _from_table(
-    table: object, prefix: str, known: Mapping[str, SettingField], file: Path
+    table: object, prefix: str, known: Mapping[str, SettingField], file: str
 ) -> Iterator[tuple[str, _Given]]:
     """Yields the values of a table of the file, and of the tables in it. `prefix`: the table's path with a dot; empty
     for the whole file."""
     for name, value in _as_dict(table, prefix.removesuffix("."), file).items():
         path = prefix + name
         if path in known:
-            yield path, _typed(known[path], value, str(file))
+            yield path, _typed(known[path], value, file)
         elif any(one.startswith(f"{path}.") for one in known):
             yield from _from_table(value, f"{path}.", known, file)
         else:
             tables = {one.rpartition(".")[0] for one in known}
-            raise _unknown(path, {*known, *tables, SECTION}, str(file))
+            raise _unknown(path, {*known, *tables, SECTION, SERVERS}, file)
 
 
-def _models(section: object, file: Path) -> Mapping[str, ModelTable]:
-    """Returns the tables of single models by their names."""
-    found: dict[str, ModelTable] = {}
-    for name, table in _as_dict(section, SECTION, file).items():
-        prefix = f'{SECTION}."{name}".'
-        given = dict(_from_table(table, prefix, fields_of(ModelTable, prefix), file))
-        found[name] = _built(ModelTable, prefix, given)
+def _taken_out(tables: dict[str, object], path: str, file: Path) -> object:
+    """Returns the table at `path`, SECTION.NAME, and takes it out of the others."""
+    section, _, name = path.partition(".")
+    if section not in tables:
+        return {}
+    rest = {**_as_dict(tables[section], section, str(file))}
+    found = rest.pop(name, {})
+    tables[section] = rest
     return found
 
 
-def _as_dict(value: object, path: str, file: Path) -> dict[str, object]:
+def _tables(kind: type[T], section: str, tables: object, origin: str) -> Mapping[str, T]:
+    """Returns the tables of single models or servers by their names."""
+    found: dict[str, T] = {}
+    for name, table in _as_dict(tables, section, origin).items():
+        prefix = _prefix(section, name)
+        given = dict(_from_table(table, prefix, fields_of(kind, prefix), origin))
+        found[name] = _built(kind, prefix, given)
+    return found
+
+
+def _prefix(section: str, name: str) -> str:
+    return f"{section}.{name}." if section == SERVERS else f'{section}."{name}".'
+
+
+def _with_servers(mcp: McpSettings, servers: Mapping[str, ToolServerSettings]) -> McpSettings:
+    """Returns the settings with the servers of the configuration file and of the one that `config` names."""
+    try:
+        tables: Mapping[str, object] = read_mcp_file(mcp.config) if mcp.config else {}
+        for name in tables.keys() & servers.keys():
+            raise InvalidMcpFile(f"the server {name} is in the configuration file too: rename one")
+        more = _tables(ToolServerSettings, SERVERS, tables, mcp.config)
+        return replace(mcp, servers={**servers, **more})
+    except InvalidMcpFile as error:
+        raise InvalidSettings(f"{error} ({mcp.config})") from None
+    except InvalidSettings as error:
+        place = f" ({mcp.config})"
+        raise InvalidSettings(error.message.removesuffix(place) + place) from None
+    except InvalidRequest as error:
+        raise InvalidSettings(error.message) from None
+
+
+def _as_dict(value: object, path: str, file: str) -> dict[str, object]:
     if not isinstance(value, dict):
         raise InvalidSettings(f"{path} must be a table, written [{path}], in {file}")
     return cast(dict[str, object], value)
@@ -207,8 +244,8 @@ def config_file(environ: Mapping[str, str]) -> Path:
 
 
 def shown_settings(settings: Settings, origins: Mapping[str, str], file: str) -> Sequence[ShownSetting]:
-    """Returns the settings in the order of their classes, then what the tables of single models set. `origins`: as in
-    LoadedSettings; empty for settings that were made in code. `file`: the file of the models' tables."""
+    """Returns the settings in the order of their classes, then what the tables of models and servers set. `origins`:
+    as in LoadedSettings; empty for settings that were made in code. `file`: the file of the tables."""
     found: list[ShownSetting] = []
     for path, field in setting_fields().items():
         value = _value(settings, path)
@@ -216,11 +253,18 @@ def shown_settings(settings: Settings, origins: Mapping[str, str], file: str) ->
         origin = _origin(source, field)
         found.append(ShownSetting(path, _shown(value, field), origin, "" if origin is Origin.DEFAULT else source))
     for name, table in settings.models.items():
-        prefix = f'{SECTION}."{name}".'
-        for path, field in fields_of(ModelTable, prefix).items():
-            if (value := _value(table, path.removeprefix(prefix))) != field.default:
-                found.append(ShownSetting(path, _shown(value, field), Origin.FILE if file else Origin.CODE, file))
+        found += _shown_table(ModelTable, table, _prefix(SECTION, name), file)
+    for name, server in settings.mcp.servers.items():
+        named = origins.get(f"{SERVERS}.{name}", file)
+        found += _shown_table(ToolServerSettings, server, _prefix(SERVERS, name), named)
     return found
+
+
+def _shown_table(kind: type, table: object, prefix: str, file: str) -> Iterator[ShownSetting]:
+    """Yields what a table sets. `file`: it is in; empty for one that was made in code."""
+    for path, field in fields_of(kind, prefix).items():
+        if (value := _value(table, path.removeprefix(prefix))) != field.default:
+            yield ShownSetting(path, _shown(value, field), Origin.FILE if file else Origin.CODE, file)
 
 
 def _value(settings: object, path: str) -> object:

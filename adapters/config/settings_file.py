@@ -38,7 +38,7 @@ class TomlSettingsFile:
         return str(self._path)
 
     def shown(self, settings: Settings, origins: Mapping[str, str]) -> Sequence[ShownSetting]:
-        return shown_settings(settings, origins, self.path if settings.models else "")
+        return shown_settings(settings, origins, self.path if settings.models or settings.mcp.servers else "")
 
     def read(self) -> FileText:
         with self._errors("read"):

@@ -19,6 +19,7 @@ from application.ports.settings_file import NewValue
 from domain.errors import InvalidRequest
 
 _SECRET_NAMES = frozenset({"api_key", "salt", "shared_password"})
+_SECRET_TABLES = frozenset({"env", "headers"})
 _HEADING = re.compile(r"\s*\[.*\]\s*(#.*)?")
 
 
@@ -74,11 +75,11 @@ def _public(text: str) -> str:
     return "\n".join(re.sub(r"(#.*\b(?:api_key|salt|shared_password)\b).*", r"\1 ...", line) for line in lines)
 
 
-def _mask(table: Any) -> None:
+def _mask(table: Any, *, is_secret: bool = False) -> None:
     for name, value in list(table.items()):
         if isinstance(value, Mapping):
-            _mask(value)
-        elif name in _SECRET_NAMES:
+            _mask(value, is_secret=is_secret or name in _SECRET_TABLES)
+        elif is_secret or name in _SECRET_NAMES:
             table[name] = "..."
 
 

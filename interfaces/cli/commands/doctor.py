@@ -7,6 +7,7 @@ itself a finding.
 import json
 import os
 import platform
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -23,6 +24,7 @@ from interfaces.cli.terminal.ending import FAILED
 from interfaces.cli.terminal.options import AsJson, Backend, Dtype, Model, ModelDirs, model_flags, settings_with
 
 LIBRARIES = (DISTRIBUTION, "mlx", "mlx-lm", "transformers", "litestar", "lmdb", "zstandard")
+_REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}").findall
 MIN_OPEN_FILES = 4096
 MIN_MEMORY_BYTES = 2 * 2**30
 MIN_DISK_BYTES = 2 * 2**30
@@ -72,6 +74,7 @@ def run_checks(settings: Settings) -> Iterator[Check]:
         lambda: _memory_limit(settings),
         lambda: _data(settings),
         lambda: _guard(settings),
+        lambda: _tool_servers(settings),
         _configuration,
     )
     for part in parts:
@@ -222,6 +225,22 @@ def _guard(settings: Settings) -> Iterator[Check]:
         except InvalidKeys as error:
             problems.append(error.message)
     yield Check("access", f"{server.host}, {key}", "; ".join(problems))
+
+
+def _tool_servers(settings: Settings) -> Iterator[Check]:
+    """Names the tool servers, and checks for what they need; starts none."""
+    for name, server in settings.mcp.servers.items():
+        named = {found for value in (*server.env.values(), *server.headers.values()) for found in _REFERENCE(value)}
+        secrets = [f"{one} {'set' if os.environ.get(one) else 'unset'}" for one in sorted(named)]
+        found = ", ".join([server.command or server.url, f"approval {server.approval}", *secrets])
+        problem = ""
+        if unset := [one for one in sorted(named) if not os.environ.get(one)]:
+            problem = f"set {', '.join(unset)} in the environment"
+        if server.command and shutil.which(server.command) is None:
+            problem = f"install {server.command}, or name it by an absolute path"
+        if not server.enabled:
+            found, problem = f"{found}, not enabled", ""
+        yield Check("tools", f"{name}: {found}", problem)
 
 
 def _configuration() -> Iterator[Check]:

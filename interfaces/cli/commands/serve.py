@@ -78,6 +78,10 @@ Exact = Annotated[
     bool | None,
     typer.Option("--exact/--no-exact", help="Reuse only what is bit-identical to recomputing. Default: --no-exact."),
 ]
+McpConfig = Annotated[
+    str | None,
+    typer.Option("--mcp-config", metavar="FILE", help="A file of tool servers in the common form, mcpServers."),
+]
 LogLevel = Annotated[
     str | None,
     typer.Option(metavar="LEVEL", help=f"debug, info, warning or error. Default: {_DEFAULT.server.log_level}."),
@@ -105,6 +109,7 @@ def serve(
     max_batch: MaxBatch = None,
     queue: Queue = None,
     exact: Exact = None,
+    mcp_config: McpConfig = None,
     log_level: LogLevel = None,
     log_format: LogFormat = None,
     backend: Backend = None,
@@ -126,6 +131,7 @@ def serve(
         "store.quota": ("--store-quota", store_quota),
         "store.hot_tier": ("--hot-tier", hot_tier),
         "cache.exact": ("--exact", exact),
+        "mcp.config": ("--mcp-config", None if mcp_config is None else os.path.abspath(os.path.expanduser(mcp_config))),
     }
     if no_store and store is not None:
         fail("--no-store and --store contradict each other", USAGE)
