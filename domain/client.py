@@ -39,7 +39,7 @@ class Client:
     `name`: the key's, never the key; empty where there are no keys. `sha256`: the key's `key_digest`; empty for a
     client without a key. `salt`: empty shares prefixes with all other clients without one. `models`: names that its
     requests may use. `priority`: the highest that its requests can have. `admin`: it may see and clear what belongs to
-    all clients.
+    all clients. `mcp`: names of the tool servers that it may use; None for none, or for all as an admin.
     """
 
     name: str = ""
@@ -50,6 +50,7 @@ class Client:
     models: frozenset[str] | None = None
     priority: Priority = Priority.INTERACTIVE
     admin: bool = False
+    mcp: frozenset[str] | None = None
 
     def __post_init__(self) -> None:
         if self.name and not _NAME.fullmatch(self.name):
@@ -67,10 +68,20 @@ class Client:
         if not self.may_use(model):
             raise NotAllowed(f"the key '{self.name}' may not use the model '{printable(model)}'", param="model")
 
+    def may_use_tools_of(self, server: str) -> bool:
+        return self.admin if self.mcp is None else server in self.mcp
+
     def check_whole(self) -> None:
-        """Raises NotAllowed for a key that is limited to some models: it may not change what decides limits."""
-        if self.models is not None:
-            raise NotAllowed(f"the key '{self.name}' is limited to some models and may not change settings or keys")
+        """Raises NotAllowed for a key that is limited to some models or tool servers: it may not change what decides
+        limits."""
+        for what, limit in (("models", self.models), ("tool servers", self.mcp)):
+            if limit is not None:
+                raise NotAllowed(f"the key '{self.name}' is limited to some {what} and may not change settings or keys")
+
+    def check_tools_of(self, server: str) -> None:
+        """Raises NotAllowed if the key may not use the tool server, whether or not it exists."""
+        if not self.may_use_tools_of(server):
+            raise NotAllowed(f"the key '{self.name}' may not use the tool server '{printable(server)}'", param="server")
 
     def own(self, request: GenerationRequest) -> GenerationRequest:
         """Returns the request with the client's name, tenant and priority. Raises NotAllowed."""

@@ -175,6 +175,25 @@ class ServerUnavailable(DomainError):
     retry_after_s: int = 1
 
 
+class ToolServerUnavailable(ServerUnavailable):
+    """A server of tools cannot be reached, has failed, or took too long."""
+
+    code = "tool_server_unavailable"
+
+
+class ToolNotFound(DomainError):
+    """A server of tools, or the tool, does not exist for this client."""
+
+    code = "tool_not_found"
+
+
+class ToolCallFailed(DomainError):
+    """A server of tools answered a call with an error of the protocol, whose number is `number`."""
+
+    code = "tool_call_failed"
+    number: int = 0
+
+
 class SettingsUnwritable(ServerUnavailable):
     """The configuration file cannot be read or written; nothing was changed."""
 

@@ -126,6 +126,11 @@ TOOL_CALL_PROBLEMS = _counter(
     "Tool calls that cannot be run as they are: unknown_tool, malformed_arguments or schema_mismatch.",
     names.CAIRN_KIND,
 )
+TOOL_TIME = _histogram(
+    "cairn.tool.time",
+    "Duration of a call of a tool server's tool; with the error where it failed.",
+    *(DURATION_BUCKETS, names.CAIRN_TOOL_SERVER, names.GEN_AI_TOOL_NAME, names.ERROR_TYPE),
+)
 REPETITIONS = _counter(
     *("cairn.repetitions", "{request}", "Answers that were ended because they repeated themselves.", _MODEL),
 )

@@ -19,6 +19,7 @@ from opentelemetry.metrics import Histogram, Meter, Observation
 from adapters.otel import catalogue
 from adapters.otel import semconv as names
 from adapters.otel.catalogue import CATALOGUE, Metric, MetricKind
+from adapters.otel.span_attributes import encodable
 from application import events as on
 from application.services.event_sinks import EventRouter, Handler
 from application.services.live_figures import LiveFigures
@@ -28,6 +29,7 @@ from domain.prefix.explanation import TAKES_NO_PART, TIER_NAMES, StopReason
 from domain.request.request import Usage
 
 MAX_KNOWN_MODELS = 1_024
+MAX_KNOWN_TOOLS = 1_024
 
 _NO_TRACE = Context()
 
@@ -65,6 +67,13 @@ class View:
         self.figures = figures
         self.timelines = figures.timelines
         self.known_models: set[ModelId] = set()
+        self._known_tools: set[tuple[str, str]] = set()
+
+    def tool(self, server: str, name: str) -> str:
+        """The tool's name as an attribute; `_OTHER` for those of servers that never stop to invent some."""
+        if len(self._known_tools) < MAX_KNOWN_TOOLS:
+            self._known_tools.add((server, name))
+        return encodable(name) if (server, name) in self._known_tools else "_OTHER"
 
     def note_models(self, *models: ModelId) -> None:
         """Models whose names may become attributes from now on."""
@@ -184,6 +193,12 @@ def _shared(event: on.SharedStoreUsed, _: View) -> Iterator[Point]:
     yield Point(catalogue.SHARED_RECORDS, event.num_records, attributes)
 
 
+def _tool_called(event: on.ToolCalled, view: View) -> Iterator[Point]:
+    error = {} if event.error_code is None else {names.ERROR_TYPE: event.error_code}
+    tool = {names.CAIRN_TOOL_SERVER: event.server, names.GEN_AI_TOOL_NAME: view.tool(event.server, event.tool)}
+    yield Point(catalogue.TOOL_TIME, (event.at_ns - event.started_ns) / 1e9, {**tool, **error})
+
+
 def _persisted(event: on.RecordsPersisted, _: View) -> Iterator[Point]:
     yield Point(catalogue.STORE_RECORDS, event.num_records, {names.CAIRN_OUTCOME: "persisted"})
     if event.offered_ns:
@@ -244,6 +259,7 @@ FEEDS: Mapping[type, Feed] = {
         Point(catalogue.CACHE_EVICTED, event.num_records, {names.CAIRN_TIER: "store", names.CAIRN_REASON: event.reason})
     ],
     on.SharedStoreUsed: _shared,
+    on.ToolCalled: _tool_called,
     on.MemoryMeasured: _memory_measured,
     on.PressureRelieved: _one(catalogue.MEMORY_ACTIONS, lambda event: {names.CAIRN_KIND: event.kind}),
 }

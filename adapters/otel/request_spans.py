@@ -9,6 +9,8 @@
     ├── parse                         of RequestEnded; an answer is parsed while it is decoded
     └── persist                       a batch of records, from its offer to the store until it is stored or dropped
 
+A call of a tool server's tool is a span `execute_tool {tool}`, child of the HTTP request's.
+
 A preempted request has a queue span and its successors again. A refused request has the first span only.
 
 Each span opens with the event that begins it and closes with the event that ends it, or with RequestEnded, in whatever
@@ -94,6 +96,7 @@ class SpanEvents(EventRouter):
                 on.RequestEnded: self._ended,
                 on.RecordsPersisted: self._persisted,
                 on.RecordsDropped: self._dropped,
+                on.ToolCalled: self._tool_called,
             },
         )
 
@@ -129,6 +132,22 @@ class SpanEvents(EventRouter):
         started_ns = (event.started_ns or event.at_ns) + offset_ns
         span = self._start(name, event.trace_carrier, of.refusal_attributes(event), started_ns)
         span.set_status(Status(StatusCode.ERROR, event.error_code))
+        span.end(event.at_ns + offset_ns)
+
+    def _tool_called(self, event: on.ToolCalled) -> None:
+        """A span of its own, child of the span that is current for the caller: its HTTP request's."""
+        tool, offset_ns = of.encodable(event.tool), self._offset_ns()
+        attributes = {
+            names.GEN_AI_OPERATION_NAME: names.EXECUTE_TOOL,
+            names.GEN_AI_TOOL_NAME: tool,
+            names.GEN_AI_TOOL_TYPE: names.TOOL_EXTENSION,
+            names.CAIRN_TOOL_SERVER: event.server,
+            **({} if event.error_code is None else {names.ERROR_TYPE: event.error_code}),
+        }
+        name, start_ns = f"{names.EXECUTE_TOOL} {tool}", event.started_ns + offset_ns
+        span = self._tracer.start_span(name, None, SpanKind.INTERNAL, attributes, start_time=start_ns)
+        if event.error_code is not None:
+            span.set_status(Status(StatusCode.ERROR, event.error_code))
         span.end(event.at_ns + offset_ns)
 
     def _entered(self, event: on.RequestAdmitted | on.RequestPreempted | on.DecodeStarted) -> None:

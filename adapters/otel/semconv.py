@@ -33,10 +33,14 @@ GEN_AI_USAGE_CACHE_READ_INPUT_TOKENS: Final = "gen_ai.usage.cache_read.input_tok
 GEN_AI_SYSTEM_INSTRUCTIONS: Final = "gen_ai.system_instructions"
 GEN_AI_INPUT_MESSAGES: Final = "gen_ai.input.messages"
 GEN_AI_OUTPUT_MESSAGES: Final = "gen_ai.output.messages"
+GEN_AI_TOOL_NAME: Final = "gen_ai.tool.name"
+GEN_AI_TOOL_TYPE: Final = "gen_ai.tool.type"
 GEN_AI_TOOL_DEFINITIONS: Final = "gen_ai.tool.definitions"
 
 # Values of the conventions
 PROVIDER_CAIRN: Final = "cairn"
+EXECUTE_TOOL: Final = "execute_tool"
+TOOL_EXTENSION: Final = "extension"
 
 # Cairn's own values
 PARSER_PLAIN: Final = "plain"
@@ -65,6 +69,7 @@ CAIRN_RESULT: Final = "cairn.cache.result"
 CAIRN_PARSER: Final = "cairn.parser"
 CAIRN_TIER_BYTES: Final = {tier: f"cairn.restore.{tier}_size" for tier in TIER_NAMES}
 CAIRN_DRAFTER: Final = "cairn.drafter"
+CAIRN_TOOL_SERVER: Final = "cairn.tool.server"
 CAIRN_IMAGE_TOKENS: Final = "cairn.image.tokens"
 
 # Spans and their events

@@ -8,6 +8,7 @@ The file is TOML, one table a key, with the fields of `Client` and the key's SHA
     requests_per_minute = 60
     max_concurrent = 4
     models = ["cairn-demo"]
+    mcp = ["time"]                   # tool servers; none without it, or all for an admin
     priority = "batch"               # its requests wait for those of other keys; "interactive" without it
     admin = false
 

@@ -98,6 +98,18 @@ class ReadinessMeasured:
     at_ns: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCalled:
+    """A call of a tool ended. `error_code`: of a DomainError, `tool_error` where the tool says that it failed, or
+    `cancelled`; None for a success."""
+
+    server: str
+    tool: str
+    error_code: str | None
+    started_ns: int
+    at_ns: int
+
+
 @dataclass(frozen=True, slots=True)
 class EngineRestarted:
     """The engine was lost `down_ns` ago and another one took over, in which `num_resumed` choices continue. `why`: the
@@ -234,4 +246,5 @@ ServerEvent: TypeAlias = (
     | StoreFault
     | SharedStoreUsed
     | StoreOpened
+    | ToolCalled
 )

@@ -1,7 +1,7 @@
 """The keys of a server, listed, added and revoked by an admin who has one, or by anybody on a server without keys.
 
-Invariants: an admin whose own key is limited to some models changes no keys, which might do more; nobody revokes the
-key that is used for it, so that one admin is left.
+Invariants: an admin whose own key is limited to some models or tool servers changes no keys, which might do more;
+nobody revokes the key that is used for it, so that one admin is left.
 """
 
 from collections.abc import Sequence

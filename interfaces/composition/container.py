@@ -47,6 +47,7 @@ from interfaces.composition.engine_process import build_engine_process
 from interfaces.composition.settings import build_change_settings, image_hosts, live_settings
 from interfaces.composition.store import build_documents
 from interfaces.composition.token_side import TokenSide
+from interfaces.composition.tools import build_tool_servers
 
 WATCHED_THREADS = ("cairn-compute", "MainThread", "cairn-")
 """The threads whose stacks a report of a stuck engine shows, the most telling first: how their names begin."""
@@ -92,6 +93,7 @@ class Container(TokenSide):
     events = providers.Singleton(make_events, timelines, request_log, telemetry.provided.sink, figures, extra_sinks)
 
     keys = providers.Singleton(ServerKeys, settings.provided.server, events, clock)
+    tool_servers = providers.Singleton(build_tool_servers, settings.provided.mcp, events, clock)
     documents = providers.Singleton(build_documents, settings, events, clock)
 
     engine_process = providers.Singleton(build_engine_process, live, clock, first_child, outdated)

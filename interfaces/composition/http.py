@@ -36,6 +36,7 @@ def build_app(container: Container) -> Litestar:
         client_keys=container.manage_keys(),
         trace_context=telemetry.trace_context,
         metrics_text=telemetry.metrics_text,
+        tool_servers=container.tool_servers(),
     )
     # Litestar's type for middleware knows its own scopes only; any ASGI wrapper works.
     middleware = [cast(Middleware, telemetry.middleware)] if telemetry.middleware is not None else []

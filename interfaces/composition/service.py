@@ -67,12 +67,16 @@ class Service:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        tool_servers = self.container.tool_servers()
+        closing = asyncio.ensure_future(tool_servers.close()) if tool_servers is not None else None
         self.pool.close()
         self.container.hub_models().close()
         self.container.change_settings().close()
         self.container.encoder().close()
         self.container.grammars().close()
         stopped = await self.engine.stop(timeout_s)
+        if closing is not None:
+            await asyncio.gather(closing, return_exceptions=True)
         await asyncio.to_thread(self.container.watch().stop)
         await asyncio.to_thread(self.container.documents().close, CLOSE_TIMEOUT_S)
         await asyncio.to_thread(self.container.telemetry().shutdown)

@@ -41,6 +41,7 @@ from interfaces.http.native.health import health_routes, metrics_route
 from interfaces.http.native.hub import hub_routes
 from interfaces.http.native.keys import key_routes
 from interfaces.http.native.logs import log_routes
+from interfaces.http.native.mcp import mcp_routes
 from interfaces.http.native.models import managed_model_routes
 from interfaces.http.native.requests import request_routes
 from interfaces.http.native.settings import settings_routes
@@ -98,6 +99,7 @@ def create_app(
             *key_routes(services, settings.admin),
             *request_routes(services),
             *log_routes(services.log),
+            *mcp_routes(services),
             *health_routes(services.check_health, version),
             *page_routes(pages),
             *([metrics_route(services.metrics_text)] if services.metrics_text is not None else ()),

@@ -30,6 +30,8 @@ from domain.errors import (
     ServerUnavailable,
     SettingsChanged,
     TemplateFailed,
+    ToolCallFailed,
+    ToolNotFound,
 )
 from domain.printable import printable
 
@@ -44,11 +46,13 @@ STATUS: Mapping[type[DomainError], int] = {
     ModelNotFound: 404,
     DocumentNotFound: 404,
     RequestNotFound: 404,
+    ToolNotFound: 404,
     SettingsChanged: 409,
     LimitReached: 429,
     ModelLoadFailed: 503,
     QueueFull: 503,
     ServerUnavailable: 503,
+    ToolCallFailed: 503,
     ComputeFailed: 500,
     DomainError: 500,
 }

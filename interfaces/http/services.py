@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from application.ports.clock import Clock, IdSource
 from application.ports.engine import Engine
 from application.ports.event_sink import EventSink
+from application.ports.tool_servers import ToolServers
 from application.services.cache_readings import CacheReadings
 from application.services.documents import Documents
 from application.services.live_figures import LiveFigures
@@ -27,7 +28,8 @@ from application.use_cases.tokenize import Tokenize
 class Services:
     """The use cases and ports of the HTTP side. `default_model` answers requests that name none. `trace_context`
     returns the W3C headers (`traceparent`, ...) of the span that is current where it is called. `metrics_text` is the
-    body of GET /metrics and its content type, for an Accept header; without it there is no such route."""
+    body of GET /metrics and its content type, for an Accept header; without it there is no such route. `tool_servers`:
+    None where none is configured."""
 
     default_model: str
     generate: Generate
@@ -51,3 +53,4 @@ class Services:
     client_keys: ManageKeys
     trace_context: Callable[[], Mapping[str, str]] = dict
     metrics_text: Callable[[str], tuple[bytes, str]] | None = None
+    tool_servers: ToolServers | None = None

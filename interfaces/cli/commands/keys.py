@@ -29,6 +29,14 @@ Models = Annotated[
     list[str] | None,
     typer.Option("--model", metavar="NAME", help="A model that the key may use. May be repeated. Default: all."),
 ]
+ToolServers = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--mcp",
+        metavar="NAME",
+        help="A tool server that the key may use. May be repeated. Default: none, or all with --admin.",
+    ),
+]
 Rank = Annotated[
     str,
     typer.Option(
@@ -50,6 +58,7 @@ def add(
     model: Models = None,
     priority: Rank = "interactive",
     admin: Admin = False,
+    mcp: ToolServers = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a key and show it once. A running server accepts it within seconds."""
@@ -61,7 +70,7 @@ def add(
     models = frozenset(model) if model else None
     try:
         limits = requests_per_minute, max_concurrent, models, named_priority(priority)
-        key, client = new_key(Client(name, "", salt or "", *limits, admin))
+        key, client = new_key(Client(name, "", salt or "", *limits, admin, frozenset(mcp) if mcp else None))
         if salt is not None:
             client = replace(client, salt=salt)
         _file(file).change(lambda text: with_key(text, client))
@@ -92,11 +101,15 @@ def list_keys(file: File = None, as_json: AsJson = False) -> None:
     columns = ("name", "prefixes", "a minute", "at once", "priority", "admin")
     table = Table(*columns, box=None, pad_edge=False, header_style="bold")
     table.add_column("models", overflow="fold")
+    table.add_column("tool servers", overflow="fold")
     for client in clients:
         models = "all" if client.models is None else ", ".join(sorted(client.models)) or "none"
+        servers = ", ".join(sorted(client.mcp or ())) or ("all" if client.mcp is None and client.admin else "none")
         limits = [str(limit or "no limit") for limit in (client.requests_per_minute, client.max_concurrent)]
         shared = "by salt" if client.salt else "shared"
-        table.add_row(client.name, shared, *limits, client.priority.value, "yes" if client.admin else "no", models)
+        table.add_row(
+            client.name, shared, *limits, client.priority.value, "yes" if client.admin else "no", models, servers
+        )
     Console().print(table)
 
 

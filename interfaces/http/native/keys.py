@@ -16,8 +16,8 @@ from interfaces.http.services import Services
 
 
 class KeyBody(Struct):
-    """A key without its value. Null: no limit. `own`: the key of this request. `shared`: it shares prefixes with all
-    other keys of which this is true."""
+    """A key without its value. Null: no limit; `mcp`: no tool server, or all for an admin. `own`: the key of this
+    request. `shared`: it shares prefixes with all other keys of which this is true."""
 
     name: str
     admin: bool
@@ -27,6 +27,7 @@ class KeyBody(Struct):
     priority: str
     shared: bool
     own: bool
+    mcp: list[str] | None = None
 
 
 class KeyListBody(Struct):
@@ -37,7 +38,7 @@ class KeyListBody(Struct):
 
 
 class KeyOrder(Struct, forbid_unknown_fields=True):
-    """A new key, with the fields of the key file. Null: no limit."""
+    """A new key, with the fields of the key file. Null: no limit; for `mcp`: none, or all for an admin."""
 
     name: str
     admin: bool = False
@@ -45,6 +46,7 @@ class KeyOrder(Struct, forbid_unknown_fields=True):
     max_concurrent: int | None = None
     models: list[str] | None = None
     priority: str = "interactive"
+    mcp: list[str] | None = None
 
 
 class NewKeyBody(Struct):
@@ -71,7 +73,9 @@ def key_routes(services: Services, may_change: bool) -> list[HTTPRouteHandler]:
     async def add(body: KeyOrder, context: RequestContext) -> NewKeyBody:
         models = None if body.models is None else frozenset(body.models)
         limits = body.requests_per_minute, body.max_concurrent, models, named_priority(body.priority)
-        return NewKeyBody(body.name, await keys.add(Client(body.name, "", "", *limits, body.admin), context.client))
+        servers = None if body.mcp is None else frozenset(body.mcp)
+        client = Client(body.name, "", "", *limits, body.admin, servers)
+        return NewKeyBody(body.name, await keys.add(client, context.client))
 
     @delete(
         PREFIX + "/settings/keys/{name:str}",
@@ -97,4 +101,5 @@ def _key_body(client: Client, own: str) -> KeyBody:
         client.priority.value,
         not client.salt,
         client.name == own,
+        None if client.mcp is None else sorted(client.mcp),
     )

@@ -42,7 +42,7 @@ def test_commands_add_list_and_remove(tmp_path: Path, file: str) -> None:
     assert key not in text
     assert Path(file).stat().st_mode & 0o777 == 0o600
     listed = run_here(tmp_path, "keys", "list", "--json", "--file", file)
-    none = {"requests_per_minute": None, "max_concurrent": None, "models": None, "priority": "interactive"}
+    none = {"requests_per_minute": None, "max_concurrent": None, "models": None, "priority": "interactive", "mcp": None}
     assert json.loads(listed.stdout) == [
         none | {"name": "ci", "has_salt": False, "requests_per_minute": 60, "models": ["m"], "admin": False},
         none | {"name": "laptop", "has_salt": True, "admin": True},

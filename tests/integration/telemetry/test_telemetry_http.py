@@ -14,6 +14,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from adapters.fake.environment import FakeClock
 from adapters.otel.pipeline import assemble
 from adapters.otel.telemetry import AsgiApp, Telemetry
+from application.events import ToolCalled
 from tests.support.telemetry.event_script import START_NS, Script
 from tests.support.telemetry.otel import MetricRecorder, SpanRecorder, live_figures
 
@@ -47,16 +48,19 @@ class Server:
 
             return Stream(body())
 
+        @post("/v1/mcp/execute", status_code=200)
+        async def execute() -> str:
+            emit = self.telemetry.sink.emit
+            emit(ToolCalled(server="time", tool="now", error_code=None, started_ns=5, at_ns=9))
+            emit(ToolCalled(server="time", tool="now", error_code="tool_error", started_ns=5, at_ns=9))
+            return "ok"
+
         @get("/v1/models/{id:str}")
         async def model(id: str, request: Request[Any, Any, Any]) -> dict[str, Any]:
             return {"id": id, "query": request.scope["query_string"].hex(), "odd": request.headers.get("x-odd")}
 
-        @get("/health/live")
-        async def live() -> str:
-            return "ok"
-
-        @get("/metrics")
-        async def metrics() -> str:
+        @get(["/health/live", "/metrics"])
+        async def ok() -> str:
             return "ok"
 
         @get("/broken")
@@ -71,7 +75,7 @@ class Server:
         async def page_file() -> str:
             return ""
 
-        return [chat, model, live, metrics, broken, refused, page_file]
+        return [chat, execute, model, ok, broken, refused, page_file]
 
 
 @pytest.fixture
@@ -91,6 +95,22 @@ def test_the_request_span_is_a_child_of_the_http_span(server: Server) -> None:
     assert {f"{span.context.trace_id:032x}" for span in server.spans.spans() if span.context} == {TRACE_ID}
     assert server.seen == [{"traceparent": f"00-{TRACE_ID}-{http.context.span_id:016x}-01"}]
     assert len(server.spans.spans()) == 5  # nothing for receive and send
+
+
+def test_a_tool_call_is_a_child_of_the_http_span(server: Server) -> None:
+    server.client.post("/v1/mcp/execute", headers=TRACEPARENT)
+    http = server.spans.named("POST /v1/mcp/execute")
+    first, second = [span for span in server.spans.spans() if span.name == "execute_tool now"]
+    assert http.context is not None
+    for span in (first, second):
+        assert span.parent is not None
+        assert span.parent.span_id == http.context.span_id
+        assert span.attributes is not None
+        assert span.attributes["gen_ai.operation.name"] == "execute_tool"
+        assert (span.attributes["gen_ai.tool.name"], span.attributes["cairn.tool.server"]) == ("now", "time")
+    assert [span.status.status_code for span in (first, second)] == [StatusCode.UNSET, StatusCode.ERROR]
+    assert second.attributes is not None
+    assert second.attributes["error.type"] == "tool_error"
 
 
 def test_the_http_span_has_the_stable_names(server: Server) -> None:

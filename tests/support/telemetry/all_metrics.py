@@ -28,6 +28,7 @@ from application.events import (
     StateRestored,
     StepCompleted,
     StoreFault,
+    ToolCalled,
 )
 from application.services.event_sinks import EventFanOut
 from application.settings import TelemetrySettings
@@ -104,6 +105,7 @@ EVERYTHING: list[Event] = [
     EngineRecovered("event loop", 5, 6),
     EngineRestarted(why="killed", num_resumed=2, down_ns=3_000_000_000, num_tries=2, at_ns=9),
     StoreFault("corrupt", "bad checksum", at(0)),
+    ToolCalled(server="time", tool="convert_time", error_code="tool_error", started_ns=5, at_ns=9),
     *OF_THE_TIERS,
 ]
 

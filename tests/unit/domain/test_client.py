@@ -204,6 +204,22 @@ def test_a_request_gets_the_name_and_tenant_of_its_client() -> None:
         Client("ci", models=frozenset({"M"})).own(request)
 
 
+def test_a_key_uses_the_tool_servers_that_it_names() -> None:
+    user, named = Client("user"), Client("user", mcp=frozenset({"time"}))
+    admin, limited = Client("root", admin=True), Client("half", admin=True, mcp=frozenset({"time"}))
+    may = [[one.may_use_tools_of(server) for server in ("time", "git")] for one in (user, named, admin, limited)]
+    assert may == [[False, False], [True, False], [True, True], [True, False]]
+    named.check_tools_of("time")
+    with pytest.raises(NotAllowed, match="'user' may not use the tool server 'git'"):
+        named.check_tools_of("git")
+
+
+def test_an_admin_with_some_tool_servers_makes_no_key_that_has_more() -> None:
+    Client("root", admin=True).check_whole()
+    with pytest.raises(NotAllowed, match="some tool servers"):
+        Client("half", admin=True, mcp=frozenset({"time"})).check_whole()
+
+
 def test_a_client_of_low_priority_cannot_ask_for_a_higher_one() -> None:
     request = GenerationRequest(RequestId("r"), ModelId("m"), TextPrompt("x"))
     waits = replace(request, priority=Priority.BATCH)

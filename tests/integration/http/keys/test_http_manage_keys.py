@@ -81,6 +81,7 @@ def test_a_key_is_shown_once_and_valid_at_once(server: Server) -> None:
         "priority": "batch",
         "shared": False,
         "own": False,
+        "mcp": None,
     }
     assert shown["root"]["own"]
 

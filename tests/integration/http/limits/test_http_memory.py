@@ -72,6 +72,8 @@ COMPUTES_NOTHING = {
     "/v1/messages/count_tokens",
     "/api/show",
     "/api/pull",
+    "/v1/mcp/execute",
+    "/v1/mcp/servers/{name:str}/restart",
     "/v1/cache/explain",
     "/admin/api/settings/keys",
     "/admin/api/settings/undo",

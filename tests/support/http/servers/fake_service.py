@@ -26,11 +26,13 @@ from application.ports.file_reader import FileReader
 from application.ports.model_hub import ModelHub
 from application.ports.model_repository import ModelCheck
 from application.ports.tokenizer import TokenizerLoader
+from application.ports.tool_servers import ToolServers
 from application.ports.vision import FetchImage, ImageProcessorLoader
 from application.services.cache_readings import CacheReadings
 from application.services.documents import Documents
 from application.services.event_sinks import EventFanOut
 from application.services.live_figures import LiveFigures
+from application.services.observed_tools import ObservedTools
 from application.services.recent_log import RecentLog
 from application.services.request_timelines import RequestTimelines
 from application.services.text_side.answers.generated_calls import GeneratedCalls
@@ -227,6 +229,7 @@ def fake_service(
     fetch: FetchImage | None = None,
     hub: ModelHub | None = None,
     files: FileReader | None = None,
+    tool_servers: ToolServers | None = None,
 ) -> Iterator[FakeService]:
     """Start everything, and at the end stop it and check that nothing was left behind.
 
@@ -324,6 +327,7 @@ def fake_service(
         build_change_settings(live, None, served),
         ManageKeys(ServerKeys(ServerSettings(), sinks, clock)),
         trace_context,
+        tool_servers=tool_servers and ObservedTools(tool_servers, sinks, clock),
     )
     if keys is None:
         keys = KeyRing(own_clients(settings.api_key), is_open=not settings.needs_key)

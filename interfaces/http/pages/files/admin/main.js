@@ -14,6 +14,7 @@ import { Poller } from "./poller.js";
 import { recentQuery, setUpRecent, showRecent } from "./recent.js";
 import { readSettings, setUpSettings, showSettingsFailure } from "./settings.js";
 import { setUpTiers, showTiers } from "./tiers.js";
+import { readToolServers, setUpToolServers, showToolServers, showToolServersFailure } from "./tool_servers.js";
 
 const live = new Poller(
   async () => {
@@ -28,6 +29,7 @@ const live = new Poller(
 
 /** Rarer: what changes by hand only, and is read from files. */
 const models = new Poller(readModels, { onAnswer: showAllModels, onFailure: failing(showModelsFailure), everyMs: 10_000 });
+const toolServers = new Poller(readToolServers, { onAnswer: showToolServers, onFailure: failing(showToolServersFailure), everyMs: 5000 });
 const pulls = new Poller(readPulls, { onAnswer: showPulls, onFailure: failing(() => {}), everyMs: 1000 });
 const logs = new Poller(readLogs, { onAnswer: showLogs, onFailure: failing(showLogsFailure) });
 const settings = new Poller(readSettings, { onAnswer: () => {}, onFailure: failing(showSettingsFailure), everyMs: 300_000, mostMs: 300_000 });
@@ -46,6 +48,7 @@ function showLive({ overview, requests }) {
     isKnown = true;
     models.now();
     settings.now();
+    toolServers.now();
     if (isLogOpen()) logs.now();
   }
 }
@@ -64,6 +67,7 @@ function showLiveFailure(error, waitMs) {
   pulls.pause();
   logs.pause();
   settings.pause();
+  toolServers.pause();
   showFailure(error, waitMs);
   if (error instanceof ApiError && error.needsKey) live.pause();
   if (!(error instanceof ApiError)) console.error(error);
@@ -90,4 +94,5 @@ setUpChangeSettings(() => {
   models.now();
 });
 setUpKeys();
+setUpToolServers(() => toolServers.now());
 live.now();

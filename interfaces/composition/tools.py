@@ -1,0 +1,16 @@
+"""The configured tool servers; their client is imported only where there is one."""
+
+from application.ports.clock import Clock
+from application.ports.event_sink import EventSink
+from application.ports.tool_servers import ToolServers
+from application.services.observed_tools import ObservedTools
+from application.settings import McpSettings
+
+
+def build_tool_servers(settings: McpSettings, events: EventSink, clock: Clock) -> ToolServers | None:
+    """The servers that are enabled, not started yet; None without one."""
+    if not (enabled := settings.enabled):
+        return None
+    from adapters.mcp.servers import McpToolServers
+
+    return ObservedTools(McpToolServers(enabled, settings.max_result.num_bytes or 0), events, clock)
