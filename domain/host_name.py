@@ -2,10 +2,16 @@
 and the network that it came from."""
 
 import re
-from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 
 _PORT = re.compile(r"[0-9]{0,5}")
 _NAME = re.compile(r"[a-z0-9_]([a-z0-9_.-]{0,252}[a-z0-9_])?")
+
+_UNICAST = IPv6Network("2000::/3")
+"""All of IPv6 that hosts of the internet have. Addresses that embed IPv4 ones lie outside, but for those of two
+tunnels: 6to4, and Teredo in the block of protocols."""
+
+_SPECIAL = tuple(map(ip_network, ("2001::/23", "2002::/16", "3fff::/20", "192.88.99.0/24")))
 
 
 def host_of(authority: str) -> str | None:
@@ -49,6 +55,13 @@ def network_of(host: str) -> str:
     if address.ipv4_mapped is not None:
         return str(address.ipv4_mapped)
     return str(IPv6Network((int(address) >> 64 << 64, 64)))
+
+
+def is_public(address: str) -> bool:
+    """Returns whether an address can be reached from the internet: none of this machine, its network or its tunnels."""
+    found = ip_address(address)
+    is_unicast = found in _UNICAST if isinstance(found, IPv6Address) else not found.is_multicast
+    return is_unicast and found.is_global and not any(found in network for network in _SPECIAL)
 
 
 def url_of(host: str, port: int) -> str:

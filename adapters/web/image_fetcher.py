@@ -10,14 +10,13 @@ import socket
 import ssl
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from ipaddress import IPv6Address, IPv6Network, ip_address, ip_network
 from threading import Timer
 from time import monotonic
 from urllib.parse import SplitResult, urljoin, urlsplit
 
 from domain.byte_size import format_bytes
 from domain.errors import InvalidRequest
-from domain.host_name import bare_host
+from domain.host_name import bare_host, is_public
 from domain.printable import printable
 from domain.request.media import MAX_IMAGE_BYTES
 
@@ -26,23 +25,11 @@ TIMEOUT_S = 10.0
 
 MAX_REDIRECTS = 3
 _PORTS = {"http": 80, "https": 443}
-_UNICAST = IPv6Network("2000::/3")
-"""All of IPv6 that hosts of the internet have. Addresses that embed IPv4 ones lie outside, but for those of two
-tunnels: 6to4, and Teredo in the block of protocols."""
-
-_SPECIAL = tuple(map(ip_network, ("2001::/23", "2002::/16", "3fff::/20", "192.88.99.0/24")))
 
 
 def resolved(host: str, port: int) -> list[str]:
     """Returns the addresses of a name."""
     return [str(entry[4][0]) for entry in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
-
-
-def is_public(address: str) -> bool:
-    """Returns whether an address can be reached from the internet: none of this machine, its network or its tunnels."""
-    found = ip_address(address)
-    is_unicast = found in _UNICAST if isinstance(found, IPv6Address) else not found.is_multicast
-    return is_unicast and found.is_global and not any(found in network for network in _SPECIAL)
 
 
 class _Unfetched(Exception):

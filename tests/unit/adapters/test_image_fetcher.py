@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from adapters.web.image_fetcher import ImageFetcher, is_public
+from adapters.web.image_fetcher import ImageFetcher
 from domain.errors import InvalidRequest
+from domain.host_name import is_public
 from tests.support.patience import PATIENCE_S
 from tests.support.processes.servers.certificates import make_certificates, server_context
 
