@@ -1,6 +1,7 @@
 """A generation request, independent of any dialect's wire format, with the finish reason and usage of its answer."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
 from typing import TypeAlias
@@ -240,3 +241,22 @@ class Usage:
     @property
     def computed_tokens(self) -> int:
         return self.prompt_tokens - self.reused_tokens
+
+
+def total_usage(usages: Sequence[Usage]) -> Usage:
+    """Returns the usage of several requests that made one answer."""
+    return Usage(
+        sum(usage.prompt_tokens for usage in usages),
+        sum(usage.completion_tokens for usage in usages),
+        _summed([usage.reused for usage in usages]),
+        _summed([usage.proposed for usage in usages]),
+        _summed([usage.accepted for usage in usages]),
+        sum(usage.image_tokens for usage in usages),
+    )
+
+
+def _summed(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for one in counts:
+        total.update(one)
+    return dict(total)

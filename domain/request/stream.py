@@ -1,7 +1,8 @@
 """The items that a request's stream consists of.
 
 Each choice yields in this order: Admitted, (PromptLogprobs | PrefillProgress | Pooled)*, content*, Finished or Failed.
-Content is reasoning, text and tool calls.
+Content is reasoning, text and tool calls. An answer of several steps, between which the server calls tools, has
+(content*, ServerCallsBegan, ServerCallEnded*) for each step but the last.
 
 Items that wait for a slow reader may be merged: `merges_with` says whether the next item can be reported together with
 this one, `merged` merges a whole run at a cost linear in it.
@@ -17,6 +18,7 @@ from domain.errors import DomainError
 from domain.prefix.explanation import Explanation
 from domain.request.repetition import Repetition
 from domain.request.request import FinishReason, Usage
+from domain.request.server_calls import CallOutcome
 
 
 class ProblemKind(Enum):
@@ -162,13 +164,15 @@ class ToolCallDelta:
 class Finished(_Item):
     """The completion ended well. Nothing follows. `stop_text` is the stop string that matched, if one did.
     `call_problems`: the problems of its tool calls, in their order. `repetition`: its cause, where LENGTH is the reason
-    because the answer repeated itself."""
+    because the answer repeated itself. `limit`: the field that bounds the calls of an answer, where LENGTH is the
+    reason because of it."""
 
     reason: FinishReason
     usage: Usage
     stop_text: str | None = None
     call_problems: tuple[CallProblem, ...] = ()
     repetition: Repetition | None = None
+    limit: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +183,24 @@ class Failed(_Item):
     usage: Usage | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class ServerCallsBegan(_Item):
+    """The calls of a step are whole, and the server runs its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerCallEnded(_Item):
+    """The end of a call that the server ran, by the call's id."""
+
+    call_id: str
+    outcome: CallOutcome
+
+
 ContentDelta: TypeAlias = ReasoningDelta | TextDelta | ToolCallDelta
-StreamItem: TypeAlias = Admitted | PrefillProgress | PromptLogprobs | Pooled | ContentDelta | Finished | Failed
+ServerCallItem: TypeAlias = ServerCallsBegan | ServerCallEnded
+StreamItem: TypeAlias = (
+    Admitted | PrefillProgress | PromptLogprobs | Pooled | ContentDelta | ServerCallItem | Finished | Failed
+)
 
 
 def _token_ids(run: Iterable[_WrittenDelta | ToolCallDelta]) -> tuple[int, ...]:

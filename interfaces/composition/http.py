@@ -7,6 +7,7 @@ from litestar.types import Middleware
 
 from application.installation import installed_version
 from interfaces.composition.container import Container
+from interfaces.composition.tools import build_tool_loop
 from interfaces.http.app import create_app
 from interfaces.http.services import Services
 
@@ -36,6 +37,7 @@ def build_app(container: Container) -> Litestar:
         client_keys=container.manage_keys(),
         trace_context=telemetry.trace_context,
         metrics_text=telemetry.metrics_text,
+        tool_loop=build_tool_loop(settings.mcp, container.tool_servers(), container.generate()),
         tool_servers=container.tool_servers(),
     )
     # Litestar's type for middleware knows its own scopes only; any ASGI wrapper works.

@@ -14,7 +14,8 @@ from interfaces.http.openai.completions import COMPLETIONS
 from interfaces.http.openai.embeddings import EmbeddingRequest
 from interfaces.http.openai.models import model_routes
 from interfaces.http.openai.rerank import RerankRequest, ScoreRequest
-from interfaces.http.responses.answer import CREATE_RESPONSE, responses_error
+from interfaces.http.responses.answer import CREATE_RESPONSE
+from interfaces.http.responses.bodies import responses_error
 from interfaces.http.responses.compact import COMPACT_RESPONSE
 from interfaces.http.responses.input_tokens import input_token_routes
 from interfaces.http.responses.socket import response_sockets

@@ -22,6 +22,7 @@ from application.use_cases.hub_models import HubModels
 from application.use_cases.manage_keys import ManageKeys
 from application.use_cases.models import Models
 from application.use_cases.tokenize import Tokenize
+from application.use_cases.tool_loop import ToolLoop
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class Services:
     """The use cases and ports of the HTTP side. `default_model` answers requests that name none. `trace_context`
     returns the W3C headers (`traceparent`, ...) of the span that is current where it is called. `metrics_text` is the
     body of GET /metrics and its content type, for an Accept header; without it there is no such route. `tool_servers`:
-    None where none is configured."""
+    None where none is configured. `tool_loop`: None where `tool_servers` is."""
 
     default_model: str
     generate: Generate
@@ -52,5 +53,6 @@ class Services:
     settings: ChangeSettings
     client_keys: ManageKeys
     trace_context: Callable[[], Mapping[str, str]] = dict
+    tool_loop: ToolLoop | None = None
     metrics_text: Callable[[str], tuple[bytes, str]] | None = None
     tool_servers: ToolServers | None = None

@@ -22,7 +22,7 @@ from litestar.response import Response, Stream
 from litestar.types import Receive
 from msgspec import Struct
 
-from application.services.text_side.answers.answer import Answer, failure
+from application.services.text_side.answers.answer import Reading, failure
 from application.use_cases.models import ModelEntry
 from domain.errors import ComputeFailed, DomainError, ModelNotFound
 from domain.request.stream import StreamItem
@@ -114,7 +114,7 @@ def operation_route(operation: Operation[BodyT], error_type: type[Struct], keepa
     )(answer)
 
 
-async def begin(operation: Operation[BodyT], body: BodyT, context: RequestContext) -> tuple[BodyT, Answer, Started]:
+async def begin(operation: Operation[BodyT], body: BodyT, context: RequestContext) -> tuple[BodyT, Reading, Started]:
     """Starts the generations of a body. Returns the body with what it refers to, and the answer, which the context
     closes. Raises any DomainError, by the domain's names for fields."""
     if operation.resolved is not None:
@@ -123,7 +123,9 @@ async def begin(operation: Operation[BodyT], body: BodyT, context: RequestContex
         body = await operation.prepared(body, context)
     named = await context.run(body.requests, context)
     requests = await context.admit([replace(request, operation=operation.operation_id) for request in named])
-    clock, answer = context.services.clock, await context.enter(context.services.generate.answering(requests))
+    staying = operation.answering(body, context, requests) if operation.answering is not None else None
+    clock = context.services.clock
+    answer = await context.enter(staying or context.services.generate.answering(requests))
     started = Started(
         context=context,
         requests=tuple(requests),
@@ -175,7 +177,7 @@ async def cancelled_on_disconnect(receive: Receive) -> AsyncGenerator[None]:
         await asyncio.gather(watcher, return_exceptions=True)
 
 
-async def open_stream(answer: Answer, framing: Framing, keepalive_s: float, media_type: str) -> Stream:
+async def open_stream(answer: Reading, framing: Framing, keepalive_s: float, media_type: str) -> Stream:
     """The response that streams `answer`, once that is admitted or HEADERS_BY_S have passed. Raises the answer's error
     if it fails before."""
     await answer.admitted(min(keepalive_s, HEADERS_BY_S))
@@ -183,7 +185,7 @@ async def open_stream(answer: Answer, framing: Framing, keepalive_s: float, medi
     return Stream(streamed(answer, framing, keepalive_s), media_type=media_type, headers=headers)
 
 
-async def streamed(answer: Answer, framing: Framing, keepalive_s: float) -> AsyncIterator[bytes]:
+async def streamed(answer: Reading, framing: Framing, keepalive_s: float) -> AsyncIterator[bytes]:
     """The bytes of the stream, with the dialect's keep-alive when nothing was sent for too long. An error becomes an
     event, as the status has been sent already."""
     now_s = asyncio.get_running_loop().time

@@ -11,13 +11,14 @@ from typing import Any
 from msgspec import UNSET, Struct, UnsetType
 
 from application.ports.clock import Clock
-from application.services.text_side.answers.answer import Answer, failure
+from application.services.text_side.answers.answer import Reading, failure
 from domain.request.request import Usage
 from domain.request.stream import (
     ContentDelta,
     Finished,
     PromptLogprobs,
     ReasoningDelta,
+    ServerCallItem,
     TextDelta,
     TokenLogprob,
     ToolCallDelta,
@@ -27,12 +28,14 @@ from domain.request.stream import (
 @dataclass(frozen=True, slots=True)
 class Collected:
     """One choice: its deltas in order, and how it ended. `scores`: of its prompt's tokens, where they were requested
-    and it is the prompt's first choice. `first_ns`: monotonic time of the first content; 0 for none."""
+    and it is the prompt's first choice. `first_ns`: monotonic time of the first content; 0 for none. `items`: the
+    deltas among the calls that the server ran; empty without such calls."""
 
     deltas: tuple[ContentDelta, ...]
     finished: Finished
     scores: tuple[TokenLogprob | None, ...] = ()
     first_ns: int = 0
+    items: tuple[ContentDelta | ServerCallItem, ...] = ()
 
     @property
     def text(self) -> str:
@@ -58,11 +61,12 @@ class Collected:
         return [run[0].merged(run[1:]) for run in runs]
 
 
-async def collect(answer: Answer, clock: Clock) -> list[Collected]:
+async def collect(answer: Reading, clock: Clock) -> list[Collected]:
     """Collects the choices of an answer, in order of index. Raises the error of the first choice that failed. The
     caller closes `answer`."""
     deltas: list[list[ContentDelta]] = [[] for _ in range(answer.num_choices)]
     scores: list[list[TokenLogprob | None]] = [[] for _ in range(answer.num_choices)]
+    items: list[list[ContentDelta | ServerCallItem]] = [[] for _ in range(answer.num_choices)]
     finished: dict[int, Finished] = {}
     first_ns: dict[int, int] = {}
     async for index, item in answer:
@@ -71,12 +75,17 @@ async def collect(answer: Answer, clock: Clock) -> list[Collected]:
         if isinstance(item, ContentDelta):
             first_ns.setdefault(index, clock.now_ns())
             deltas[index].append(item)
+            if items[index]:
+                items[index].append(item)
+        elif isinstance(item, ServerCallItem):
+            items[index] = items[index] or list(deltas[index])
+            items[index].append(item)
         elif isinstance(item, PromptLogprobs):
             scores[index] += item.scores
         elif isinstance(item, Finished):
             finished[index] = item
     return [
-        Collected(tuple(found), finished[index], tuple(scores[index]), first_ns.get(index, 0))
+        Collected(tuple(found), finished[index], tuple(scores[index]), first_ns.get(index, 0), tuple(items[index]))
         for index, found in enumerate(deltas)
     ]
 

@@ -9,15 +9,16 @@ reading of choices, keep-alive timing, disconnects, cache headers and the status
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
 from litestar.openapi.spec import Link
 from msgspec import Struct
 
 from application.ports.tokenizer import Tokenizer
-from application.services.text_side.answers.answer import Progress
+from application.services.text_side.answers.answer import Progress, Reading
 from domain.errors import DomainError
 from domain.id_row import IdRow
 from domain.ids import ModelId, RequestId
@@ -127,6 +128,7 @@ class Body(Protocol):
 
 
 BodyT = TypeVar("BodyT", bound=Body)
+AnsweringContext: TypeAlias = AbstractAsyncContextManager[Reading]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,8 +137,8 @@ class Operation(Generic[BodyT]):
 
     `instead` answers a body that asks for no generation, and returns None for any other. `resolved` returns the body
     with what it refers to, for all that follow, and `prepared` with what has to be computed before it is answered. All
-    raise any DomainError. `answer` makes the whole answer of the choices by index, which have all finished well,
-    `framing` a streamed one.
+    raise any DomainError. `answering` encloses the answer's stay, where `Generate.answering` does not. `answer` makes
+    the whole answer of the choices by index, which have all finished well, `framing` a streamed one.
 
     `body_type`, `answer_type`: types in the OpenAPI document. `stream_type`: the media type of its streams.
     `discriminator`: the field by which `/v1/cache/*`, which take bodies of any dialect, recognise a body of this
@@ -153,6 +155,7 @@ class Operation(Generic[BodyT]):
     instead: Callable[[BodyT, RequestContext], Awaitable[Struct | None]] | None = None
     resolved: Callable[[BodyT, RequestContext], Awaitable[BodyT]] | None = None
     prepared: Callable[[BodyT, RequestContext], Awaitable[BodyT]] | None = None
+    answering: Callable[[BodyT, RequestContext, Sequence[GenerationRequest]], AnsweringContext] | None = None
     stream_type: str = SERVER_SENT_EVENTS
     discriminator: str = ""
     noun: str = ""

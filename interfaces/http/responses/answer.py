@@ -3,28 +3,27 @@
     created in_progress+ (output_item.added ... output_item.done)* (completed | incomplete | failed)
 
 `in_progress` is also the keep-alive: codex counts every event, and no comment. There is no `[DONE]`.
-
-Agents compact a conversation on the code `context_length_exceeded` and "maximum context length is N tokens", codex on
-the code alone. So every overflow has that code here, and its own code begins the message. codex repeats a
-`server_error`, waits on a `rate_limit_exceeded` as long as the message says, and gives up on the others.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
 from litestar.openapi.spec import Link
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Raw
 
 from application.services.text_side.answers.answer import Progress
-from domain.errors import ContextOverflow, DomainError, InvalidRequest, QueueFull
+from domain.errors import DomainError
 from domain.request.document import DocumentKey
-from domain.request.request import FinishReason, Usage
+from domain.request.request import FinishReason
 from domain.request.stream import (
     ContentDelta,
     Finished,
     ReasoningDelta,
+    ServerCallEnded,
+    ServerCallItem,
+    ServerCallsBegan,
     StreamItem,
     TextDelta,
     TokenLogprob,
@@ -32,15 +31,13 @@ from domain.request.stream import (
 )
 from interfaces.http.answering.collected import (
     Collected,
-    PredictionTokens,
     is_blank,
     opening,
-    prediction_counts,
 )
 from interfaces.http.answering.dialect import Operation, Started, sse_comment, sse_event
 from interfaces.http.answering.token_logprobs import TokenLogprobBody, TopLogprob, token_logprobs
-from interfaces.http.errors import ErrorBody, Problem, openai_error, problem_of
 from interfaces.http.fields.sampling_fields import openai_tier
+from interfaces.http.responses.bodies import IncompleteBody, ResponseBody, ResponseUsageBody, response_error, usage_body
 from interfaces.http.responses.compaction import NoSummary
 from interfaces.http.responses.output_items import (
     COMPLETED,
@@ -51,10 +48,11 @@ from interfaces.http.responses.output_items import (
     MessageOutput,
     OutputItem,
     ReasoningOutput,
-    whole_items,
 )
-from interfaces.http.responses.prepared import prepared
+from interfaces.http.responses.prepared import answering, prepared
 from interfaces.http.responses.request import ResponsesRequest, resolved
+from interfaces.http.responses.server_items import ApprovalOutput, ServerCallOutput, whole_items
+from interfaces.http.responses.server_tools import call_item_id
 from interfaces.http.responses.stored import OUTPUT_ITEM, RESPONSE, TURN, Turn
 
 STORED_LINKS = {
@@ -62,95 +60,6 @@ STORED_LINKS = {
     for operation in ("getResponse", "listInputItems", "deleteResponse")
 }
 """Links from a response to its operations once it is stored."""
-
-
-class ResponseError(Struct):
-    code: str
-    message: str
-
-
-def responses_error(problem: Problem) -> ErrorBody:
-    """OpenAI's shape of an error; every overflow has the one code that agents act on."""
-    if problem.overflow is None or problem.code == ContextOverflow.code:
-        return openai_error(problem)
-    message = f"{problem.code}: {problem.message}"
-    return openai_error(replace(problem, code=ContextOverflow.code, message=message))
-
-
-def response_error(error: DomainError) -> ResponseError:
-    message = responses_error(problem_of(error)).error.message
-    match error:
-        case ContextOverflow():
-            return ResponseError(ContextOverflow.code, message)
-        case InvalidRequest():
-            return ResponseError("invalid_prompt", message)
-        case QueueFull(retry_after_s=wait_s):
-            return ResponseError("rate_limit_exceeded", f"{message}; try again in {wait_s}s")
-        case _:
-            return ResponseError("server_error", message)
-
-
-class CachedTokens(Struct):
-    """Parts of a prompt. `cached_tokens`: reused and not computed. What is computed is kept, and not counted as
-    written. `image_tokens`: of images; left out without any."""
-
-    cached_tokens: int
-    cache_write_tokens: int = 0
-    image_tokens: int | UnsetType = UNSET
-
-
-class ReasoningTokens(PredictionTokens):
-    reasoning_tokens: int
-
-
-class ResponseUsageBody(Struct):
-    input_tokens: int
-    input_tokens_details: CachedTokens
-    output_tokens: int
-    output_tokens_details: ReasoningTokens
-    total_tokens: int
-
-
-class IncompleteBody(Struct):
-    reason: Literal["max_output_tokens"]
-
-
-class ResponseBody(Struct, kw_only=True):
-    """A response, whole or in progress. `output`: items of type `reasoning`, `message`, `function_call`,
-    `custom_tool_call` and `compaction`. `completed_at`: null unless it is completed. The request's fields are
-    repeated."""
-
-    id: str
-    object: Literal["response"] = "response"
-    created_at: int
-    completed_at: int | None
-    status: Literal["in_progress", "completed", "incomplete", "failed"]
-    model: str
-    output: list[dict[str, Any]]
-    error: ResponseError | None
-    incomplete_details: IncompleteBody | None
-    usage: ResponseUsageBody | None
-    background: Literal[False] = False
-    frequency_penalty: float
-    instructions: str | None
-    max_output_tokens: int | None
-    max_tool_calls: int | None
-    metadata: dict[str, str]
-    parallel_tool_calls: bool
-    presence_penalty: float
-    previous_response_id: str | None
-    prompt_cache_key: str | None
-    reasoning: dict[str, Any]
-    safety_identifier: str | None
-    service_tier: str
-    store: bool
-    temperature: float
-    text: dict[str, Any]
-    tool_choice: str | dict[str, Any]
-    tools: list[dict[str, Any]]
-    top_logprobs: int
-    top_p: float
-    truncation: Literal["disabled"] = "disabled"
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +75,9 @@ class AnswerContext:
         output: Sequence[dict[str, Any]] = (),
         usage: ResponseUsageBody | None = None,
         error: DomainError | None = None,
+        limit: str = "",
     ) -> ResponseBody:
+        """`limit`: the field that made it incomplete; empty for the length of the answer."""
         request, started = self.request, self.started
         return ResponseBody(
             id=started.id,
@@ -176,7 +87,7 @@ class AnswerContext:
             model=started.model,
             output=list(output),
             error=None if error is None else response_error(error),
-            incomplete_details=IncompleteBody("max_output_tokens") if status == "incomplete" else None,
+            incomplete_details=IncompleteBody(limit=limit or UNSET) if status == "incomplete" else None,
             usage=usage,
             frequency_penalty=request.frequency_penalty or 0.0,
             instructions=request.instructions,
@@ -199,8 +110,9 @@ class AnswerContext:
             top_p=1.0 if request.top_p is None else request.top_p,
         )
 
-    def item(self, part: ContentDelta, index: int) -> OutputItem:
-        """The item that begins with this part of the answer."""
+    def item(self, part: ContentDelta, index: int, step: int = 0) -> OutputItem:
+        """The item that begins with this part of the answer. `step`: the number of it, where servers' tools are
+        called."""
         name = f"{self.started.id}_{index}"
         if self.request.work is not None:
             return CompactionOutput(f"cmp_{name}", index, self.request.work)
@@ -214,7 +126,15 @@ class AnswerContext:
                 return ReasoningOutput(id, index, is_summary=is_summary, handle=id if has_handle else None)
             case call:
                 tool = self.request.tool_table.wire(call.name)
+                if tool.server is not None and tool.server.needs_approval:
+                    id = call_item_id("mcpr", self.started.id, step, call.id)
+                    return ApprovalOutput(id, index, tool.server)
+                if tool.server is not None:
+                    id = call_item_id("mcp", self.started.id, step, call.id)
+                    return ServerCallOutput(id, index, call.id, tool.server)
                 prefix = "ctc" if tool.is_custom else "fc"
+                if self.request.offered_tools:
+                    return CallOutput(call_item_id(prefix, self.started.id, step, str(index)), index, call.id, tool)
                 return CallOutput(f"{prefix}_{name}", index, call.id, tool)
 
     def keep(self, answer: ResponseBody) -> None:
@@ -252,6 +172,18 @@ class AnswerItems:
         """Log probabilities of tokens that show no text yet."""
         self.output: list[dict[str, Any]] = [*context.request.compacted]
         self.num_reasoning = 0
+        self._calls: dict[str, ServerCallOutput] = {}
+        """The calls of servers' tools whose arguments are whole, until they have ended."""
+        self._step, self._step_is_over = 0, False
+
+    def note(self, item: ServerCallItem) -> list[Event]:
+        """The events of calls that the server runs."""
+        if isinstance(item, ServerCallsBegan):
+            self._step_is_over = True
+            return self.close(COMPLETED)
+        call = self._calls.pop(item.call_id)
+        events, self.output[call.index] = call.ended(item.outcome)
+        return events
 
     def feed(self, delta: ContentDelta) -> list[Event]:
         if isinstance(delta, ReasoningDelta):
@@ -261,9 +193,10 @@ class AnswerItems:
         if is_blank(delta) or (self._context.request.work is not None and not isinstance(delta, TextDelta)):
             return []
         before: list[Event] = []
+        self._step, self._step_is_over = self._step + self._step_is_over, False
         if self._open is None or not self._open[0].merges_with(delta):
             before = self.close(COMPLETED)
-            self._open = opening(delta), self._context.item(delta, len(self.output))
+            self._open = opening(delta), self._context.item(delta, len(self.output), self._step)
             before += self._open[1].opening()
         logprobs = self._logprobs() if isinstance(delta, TextDelta) else ()
         return before + self._open[1].feed(_piece(delta), logprobs)
@@ -275,7 +208,10 @@ class AnswerItems:
         (part, item), self._open = self._open, None
         rest = self._logprobs() if isinstance(part, TextDelta) else ()
         closing = (item.feed("", rest) if rest else []) + item.closing(status)
-        self.output.append(item.body(status))
+        if isinstance(item, ServerCallOutput):
+            self._calls[item.call_id] = item
+        if status != INCOMPLETE or not isinstance(item, ApprovalOutput):
+            self.output.append(item.body(status))
         return closing
 
     def _logprobs(self) -> list[dict[str, Any]]:
@@ -293,8 +229,11 @@ def response_body(request: ResponsesRequest, started: Started, choices: Sequence
     """Returns the whole answer, that of the only choice, and stores it."""
     context, choice = AnswerContext(request, started), choices[0]
     items = AnswerItems(context)
-    for delta in choice.deltas:
-        items.feed(delta)
+    for item in choice.items or choice.deltas:
+        if isinstance(item, ServerCallItem):
+            items.note(item)
+        else:
+            items.feed(item)
     return final_body(context, items, choice.finished)
 
 
@@ -307,7 +246,7 @@ def final_body(context: AnswerContext, items: AnswerItems, finished: Finished) -
         status = COMPLETED  # the item says what was cut off; clients go on from a completed response only
         if not items.output:
             raise NoSummary
-    answer = context.body(status, items.output, usage_body(finished.usage, items.num_reasoning))
+    answer = context.body(status, items.output, usage_body(finished.usage, items.num_reasoning), limit=finished.limit)
     context.keep(answer)
     return answer
 
@@ -319,16 +258,6 @@ def _piece(delta: ContentDelta) -> str:
 
 def final_status(finished: Finished) -> Literal["completed", "incomplete"]:
     return INCOMPLETE if finished.reason is FinishReason.LENGTH else COMPLETED
-
-
-def usage_body(usage: Usage, num_reasoning: int) -> ResponseUsageBody:
-    return ResponseUsageBody(
-        usage.prompt_tokens,
-        CachedTokens(usage.reused_tokens, image_tokens=usage.image_tokens or UNSET),
-        usage.completion_tokens,
-        ReasoningTokens(num_reasoning, **prediction_counts(usage)),
-        usage.prompt_tokens + usage.completion_tokens,
-    )
 
 
 class ResponseFraming:
@@ -349,6 +278,8 @@ class ResponseFraming:
         match item:
             case TextDelta() | ReasoningDelta() | ToolCallDelta():
                 return self._events(self._items.feed(item))
+            case ServerCallsBegan() | ServerCallEnded():
+                return self._events(self._items.note(item))
             case Finished():
                 closing = self._events(self._items.close(final_status(item)))
                 self.answer = final_body(self._context, self._items, item)
@@ -387,6 +318,7 @@ CREATE_RESPONSE = Operation(
     framing=ResponseFraming,
     resolved=resolved,
     prepared=prepared,
+    answering=answering,
     discriminator="input",
     noun="a response",
     links=STORED_LINKS,

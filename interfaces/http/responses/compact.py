@@ -10,7 +10,8 @@ from interfaces.http.answering.collected import Collected
 from interfaces.http.answering.dialect import Operation, Started
 from interfaces.http.fields.parameters import supported
 from interfaces.http.incoming.request_context import RequestContext
-from interfaces.http.responses.answer import CREATE_RESPONSE, ResponseUsageBody, response_body
+from interfaces.http.responses.answer import CREATE_RESPONSE, response_body
+from interfaces.http.responses.bodies import ResponseUsageBody
 from interfaces.http.responses.compaction import TRIGGER
 from interfaces.http.responses.request import ResponsesRequest, resolved, with_fields
 from interfaces.http.responses.stored_routes import ListedItem

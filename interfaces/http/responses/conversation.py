@@ -13,6 +13,7 @@ from msgspec import Raw
 from domain.errors import InvalidRequest, require
 from domain.printable import printable
 from domain.request.chat import ChatMessage, Media, Role, ToolCall, message_of
+from domain.request.server_calls import NOT_APPROVED, NOT_RUN, CallFault, CallOutcome
 from interfaces.http.fields.custom_tools import custom_arguments
 from interfaces.http.fields.media_fields import file_of, image_of
 from interfaces.http.fields.sampling_fields import media_note
@@ -20,6 +21,8 @@ from interfaces.http.incoming.json_body import by_type, check_arguments
 from interfaces.http.responses.compaction import INSTRUCTION, NO_SEAL, OPENING, Compacting, Seal
 from interfaces.http.responses.items import (
     PARTS,
+    ApprovalRequestItem,
+    ApprovalResponseItem,
     AudioPart,
     CallOutputItem,
     Calls,
@@ -31,6 +34,8 @@ from interfaces.http.responses.items import (
     ImagePart,
     Item,
     ItemReference,
+    McpCallItem,
+    McpListItem,
     MessageItem,
     Part,
     ReasoningItem,
@@ -42,6 +47,7 @@ from interfaces.http.responses.items import (
     item_of,
     kind_of,
 )
+from interfaces.http.responses.server_tools import outcome_of, step_of
 from interfaces.http.responses.tools import template_name
 
 _ROLES = {"system": Role.SYSTEM, "developer": Role.DEVELOPER, "assistant": Role.ASSISTANT}
@@ -76,6 +82,28 @@ def compacting(items: Items, earlier: Sequence[Raw], seal: Seal) -> Compacting:
     finished = {entry.item.call_id for entry in window if isinstance(entry.item, CallOutputItem)}
     calls = [entry.raw for entry in window if isinstance(entry.item, Calls) and entry.item.call_id not in finished]
     return Compacting(seal, calls, [entry.raw for entry in entries if _outlives(entry.item)])
+
+
+def approvals(items: Items, earlier: Sequence[Raw]) -> list[tuple[str, ApprovalRequestItem]]:
+    """The requests that the input approves and that have not been run, each with the path of its approval. Raises
+    InvalidRequest for an approval of nothing."""
+    entries = _entries(items, earlier)
+    requests = {entry.item.id: entry.item for entry in entries if isinstance(entry.item, ApprovalRequestItem)}
+    run = {entry.item.approval_request_id for entry in entries if isinstance(entry.item, McpCallItem)}
+    found: dict[str, tuple[str, ApprovalRequestItem]] = {}
+    for path, item in ((entry.path, entry.item) for entry in entries):
+        if isinstance(item, ApprovalResponseItem) and not path.startswith(_EARLIER):
+            id, at = item.approval_request_id, f"{path}.approval_request_id"
+            require(id in requests, at, "names no request for an approval in this conversation")
+            if item.approve and id not in run:
+                found.setdefault(id, (path, requests[id]))
+    return list(found.values())
+
+
+def listed_servers(items: Items, earlier: Sequence[Raw]) -> set[str]:
+    """The servers whose tools an item of the conversation lists."""
+    entries = _entries(items, earlier)
+    return {entry.item.server_label for entry in entries if isinstance(entry.item, McpListItem)}
 
 
 def has_answer(items: Items, earlier: Sequence[Raw], seal: Seal) -> bool:
@@ -128,6 +156,10 @@ class _Turn:
     pieces: list[str | Media] = field(default_factory=list[str | Media])
     thoughts: list[str] = field(default_factory=list[str])
     calls: list[ToolCall] = field(default_factory=list[ToolCall])
+    results: list[ChatMessage] = field(default_factory=list[ChatMessage])
+    """The results of its calls that the server ran."""
+    step: str | None = None
+    """The step that made those calls."""
 
     def message(self) -> ChatMessage:
         thought = "\n\n".join(text for text in self.thoughts if text)
@@ -141,6 +173,10 @@ class _Conversation:
         self._turn: _Turn | None = None
         found = _window(entries, seal)
         require(len(found) > 0, "input", "must not be empty")
+        items = [entry.item for entry in found]
+        self._decisions = {one.approval_request_id: one for one in items if isinstance(one, ApprovalResponseItem)}
+        self._requests = {one.id for one in items if isinstance(one, ApprovalRequestItem)}
+        self._runs = {one.approval_request_id: one for one in items if isinstance(one, McpCallItem)}
         self._refuses_media = not any(_is_answer(entry.item) for entry in entries)
         if any(entry.path.startswith(_EARLIER) for entry in entries):
             _check_results([(entry.path, entry.item) for entry in found])
@@ -148,6 +184,8 @@ class _Conversation:
         for entry in found:
             if entry.item is not None:
                 self._add(entry.item, entry.path)
+        if self._turn is not None and self._turn.results:
+            self._flush()
         if self._turn is not None:
             raise InvalidRequest(
                 "input: continuing an answer that the client began is not supported; the last message must not be the"
@@ -163,17 +201,18 @@ class _Conversation:
                 pieces = pieces_of(content or summary or [], path, refuses_media=False)
                 self._assistant_turn().thoughts.append(message_of(Role.ASSISTANT, pieces, "\n\n").content)
             case FunctionCallItem(call_id=id, name=name, namespace=namespace, arguments=arguments):
-                self._assistant_turn().calls.append(ToolCall(id, template_name(name, namespace), arguments))
+                turn = self._assistant_turn(step_of(item.id or "")[0])
+                turn.calls.append(ToolCall(id, template_name(name, namespace), arguments))
             case CustomToolCallItem(call_id=id, name=name, namespace=namespace, input=text):
                 arguments = custom_arguments(text)
                 self._assistant_turn().calls.append(ToolCall(id, template_name(name, namespace), arguments))
             case CallOutputItem(call_id=id, output=output):
                 pieces = pieces_of(output, f"{path}.output", refuses_media=False)
                 self._append(replace(message_of(Role.TOOL, pieces, "\n"), tool_call_id=id))
-            case ToolsItem():
-                pass  # see `tools_in`
-            case CompactionItem():
-                pass  # see `_window`
+            case McpCallItem() | ApprovalRequestItem():
+                self._server_call(item)
+            case ApprovalResponseItem() | McpListItem() | ToolsItem() | CompactionItem():
+                pass  # see `_decided`, `prepared`, `tools_in` and `_window`
             case TriggerItem():
                 require(path == self._last, path, "must be the last item of the input")
                 require(bool(self.messages or self._turn), path, "has no conversation before it to compact")
@@ -189,16 +228,43 @@ class _Conversation:
             pieces = pieces_of(item.content, path, refuses_media=self._refuses_media)
             self._append(message_of(role, pieces, "\n"))
 
-    def _assistant_turn(self) -> _Turn:
-        """The assistant's turn that the item belongs to."""
+    def _server_call(self, item: McpCallItem | ApprovalRequestItem) -> None:
+        if isinstance(item, McpCallItem):
+            if item.approval_request_id in self._requests:
+                return  # the result of that request, at its place
+            outcome = outcome_of(item.output, item.error) or NOT_RUN
+        else:
+            outcome = self._decided(item)
+        step, call_id = step_of(item.id)
+        turn = self._assistant_turn(step)
+        turn.step = step
+        turn.calls.append(ToolCall(call_id, template_name(item.name, item.server_label), item.arguments))
+        turn.results.append(outcome.message(call_id))
+
+    def _decided(self, request: ApprovalRequestItem) -> CallOutcome:
+        run, decision = self._runs.get(request.id), self._decisions.get(request.id)
+        if run is not None:
+            return outcome_of(run.output, run.error) or NOT_RUN
+        if decision is not None and decision.approve:
+            return NOT_RUN
+        reason = f" Reason: {decision.reason}" if decision is not None and decision.reason else ""
+        return CallOutcome(NOT_APPROVED + reason, CallFault.TOOL)
+
+    def _assistant_turn(self, step: str | None = None) -> _Turn:
+        """The assistant's turn that the item belongs to. After results, only a call of the same step belongs to it."""
+        if self._turn is not None and self._turn.results and self._turn.step != step:
+            self._flush()
         self._turn = self._turn or _Turn()
         return self._turn
 
     def _append(self, message: ChatMessage) -> None:
-        if self._turn is not None:
-            self.messages.append(self._turn.message())
-            self._turn = None
+        self._flush()
         self.messages.append(message)
+
+    def _flush(self) -> None:
+        if self._turn is not None:
+            self.messages += [self._turn.message(), *self._turn.results]
+            self._turn = None
 
 
 def _with_paths(name: str, items: Sequence[Raw]) -> Iterator[tuple[str, Raw]]:
@@ -222,7 +288,8 @@ def _is_answer(item: Item | None) -> bool:
         case MessageItem(role=role):
             return role == "assistant"
         case _:
-            return isinstance(item, ReasoningItem | Calls | CompactionItem)
+            kinds = ReasoningItem | Calls | CompactionItem | McpCallItem | ApprovalRequestItem
+            return isinstance(item, kinds)
 
 
 def _outlives(item: Item | None) -> bool:

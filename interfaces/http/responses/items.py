@@ -91,6 +91,7 @@ class FunctionCallItem(Struct):
     name: str
     arguments: str
     namespace: str | None = None
+    id: str | None = None
 
 
 class CustomToolCallItem(Struct):
@@ -131,6 +132,41 @@ class TriggerItem(Struct):
     """As the last item of the input: the answer is a `compaction` item. Refused elsewhere."""
 
 
+class McpListItem(Struct):
+    """The tools of a server as an earlier answer listed them; they are listed anew, and the item is not repeated."""
+
+    server_label: str
+
+
+class McpCallItem(Struct):
+    """A call that the server ran, with its result or error."""
+
+    server_label: str
+    name: str
+    arguments: str
+    id: str = ""
+    output: str | None = None
+    error: Any = None
+    approval_request_id: str | None = None
+
+
+class ApprovalRequestItem(Struct):
+    """A call that waits for its approval."""
+
+    id: str
+    server_label: str
+    name: str
+    arguments: str
+
+
+class ApprovalResponseItem(Struct):
+    """The client's decision on a call: an approved call is run before the answer."""
+
+    approval_request_id: str
+    approve: bool
+    reason: str | None = None
+
+
 Item: TypeAlias = (
     MessageItem
     | ReasoningItem
@@ -141,6 +177,10 @@ Item: TypeAlias = (
     | ItemReference
     | CompactionItem
     | TriggerItem
+    | McpListItem
+    | McpCallItem
+    | ApprovalRequestItem
+    | ApprovalResponseItem
 )
 
 Calls: TypeAlias = FunctionCallItem | CustomToolCallItem
@@ -158,6 +198,10 @@ ITEMS: Mapping[str, type[Item]] = {
     "compaction": CompactionItem,
     "compaction_summary": CompactionItem,
     "compaction_trigger": TriggerItem,
+    "mcp_list_tools": McpListItem,
+    "mcp_call": McpCallItem,
+    "mcp_approval_request": ApprovalRequestItem,
+    "mcp_approval_response": ApprovalResponseItem,
 }
 """Items by `type`."""
 
@@ -165,9 +209,8 @@ LEFT_OUT = frozenset(
     {
         "apply_patch_call", "apply_patch_call_output", "code_interpreter_call", "computer_call", "computer_call_output",
         "configuration_update", "context_compaction", "file_search_call", "ghost_snapshot", "image_generation_call",
-        "local_shell_call", "local_shell_call_output", "mcp_approval_request", "mcp_approval_response", "mcp_call",
-        "mcp_list_tools", "other", "program", "program_output", "shell_call", "shell_call_output", "tool_search_call",
-        "web_search_call",
+        "local_shell_call", "local_shell_call_output", "other", "program", "program_output", "shell_call",
+        "shell_call_output", "tool_search_call", "web_search_call",
     }
 )  # fmt: skip
 """Types of items that OpenAI's server or codex writes, and that become nothing here."""

@@ -48,7 +48,7 @@ class OutputItem(ABC):
     def body(self, status: str) -> dict[str, Any]: ...
 
     def _event(self, name: str, item: dict[str, Any]) -> Event:
-        return _item_event(name, self._index, item)
+        return item_event(name, self._index, item)
 
 
 class _TextOutput(OutputItem):
@@ -205,12 +205,7 @@ class CompactionOutput(OutputItem):
         return self._work.item(self._id, "".join(self._pieces), is_cut=status == INCOMPLETE)
 
 
-def whole_items(items: Sequence[dict[str, Any]]) -> list[Event]:
-    """The events of items that are complete from the beginning."""
-    return [_item_event(name, index, item) for index, item in enumerate(items) for name in ("added", "done")]
-
-
-def _item_event(name: str, index: int, item: dict[str, Any]) -> Event:
+def item_event(name: str, index: int, item: dict[str, Any]) -> Event:
     return {"type": f"response.output_item.{name}", "output_index": index, "item": item}
 
 

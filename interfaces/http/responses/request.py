@@ -24,11 +24,13 @@ from interfaces.http.fields.sampling_fields import (
     thinking_kwargs,
     tier_priority,
 )
+from interfaces.http.incoming.json_body import converted
 from interfaces.http.incoming.request_context import RequestContext
 from interfaces.http.responses import stored
 from interfaces.http.responses.compaction import MAX_TOKENS, NO_SEAL, Compacting, Seal
 from interfaces.http.responses.conversation import conversation, tools_in
 from interfaces.http.responses.items import ItemReference, TriggerItem, decoded, kind_of
+from interfaces.http.responses.server_tools import MCP, Offered, raw_items
 from interfaces.http.responses.stored import LookupBudget
 from interfaces.http.responses.tools import Tools
 
@@ -68,8 +70,8 @@ class ResponsesRequest(Struct, kw_only=True, dict=True):
     tools: Annotated[
         list[dict[str, Any]] | None,
         mapped(
-            "`function`; `custom` as a function with an `input`; `namespace` as its functions; all others, which the"
-            " server would run, become nothing"
+            "`function`; `custom` as a function with an `input`; `namespace` as its functions; `mcp` as the tools of a"
+            " [configured server](#tools-of-servers); all others, which the server would run, become nothing"
         ),
     ] = None
     tool_choice: Annotated[
@@ -141,7 +143,9 @@ class ResponsesRequest(Struct, kw_only=True, dict=True):
     prompt_cache_key: Annotated[str | None, ignored("every prompt is cached, by its content")] = None
     prompt_cache_options: Annotated[Any, ignored("every prompt is cached, by its content")] = None
     prompt_cache_retention: Annotated[Any, ignored("the store keeps what it has room for")] = None
-    max_tool_calls: Annotated[int | None, ignored("it counts tools that the server runs")] = None
+    max_tool_calls: Annotated[
+        int | None, supported("the most calls of servers' tools in one response; the server's own limit stays")
+    ] = None
     stream_options: Annotated[Any, ignored("nothing is obfuscated")] = None
     background_options: Annotated[Any, ignored("they belong to `background`")] = None
     access_programs: Annotated[Any, ignored("there are none")] = None
@@ -169,7 +173,13 @@ class ResponsesRequest(Struct, kw_only=True, dict=True):
 
     @property
     def compacted(self) -> Sequence[dict[str, Any]]:
-        """The compaction before the answer, if one was made for it: its first output item."""
+        """What was made before the answer, its first output items: a compaction, the lists of servers' tools, and the
+        calls that were approved."""
+        return ()
+
+    @property
+    def offered_tools(self) -> Sequence[Offered]:
+        """The tools of servers; none until `prepared`."""
         return ()
 
     @cached_property
@@ -198,7 +208,7 @@ class ResponsesRequest(Struct, kw_only=True, dict=True):
     def tool_table(self) -> Tools:
         """All tools that the body names, also in its input. Raises InvalidRequest."""
         named = [(f"tools[{index}]", tool) for index, tool in enumerate(self.tools or ())]
-        return Tools([*named, *tools_in(self.earlier_items), *tools_in(self.input)])
+        return Tools([*named, *tools_in(self.earlier_items), *tools_in(self.input)], self.offered_tools)
 
     @property
     def shows_logprobs(self) -> bool:
@@ -252,6 +262,8 @@ class ResolvedRequest(ResponsesRequest, kw_only=True):
     earlier: Annotated[list[Raw], supported("made of `previous_response_id`")] = []
     compacting: Annotated[Compacting | None, supported("made of a trigger")] = None
     compaction: Annotated[dict[str, Any] | None, supported("made for `context_management`")] = None
+    offered: Annotated[list[Offered], supported("made of tools of type `mcp`")] = []
+    server_items: Annotated[list[dict[str, Any]], supported("made before the answer: lists, and approved calls")] = []
 
     @property
     def earlier_items(self) -> Sequence[Raw]:
@@ -263,7 +275,11 @@ class ResolvedRequest(ResponsesRequest, kw_only=True):
 
     @property
     def compacted(self) -> Sequence[dict[str, Any]]:
-        return () if self.compaction is None else (self.compaction,)
+        return (*(() if self.compaction is None else (self.compaction,)), *self.server_items)
+
+    @property
+    def offered_tools(self) -> Sequence[Offered]:
+        return self.offered
 
 
 def with_fields(body: ResponsesRequest, **changed: Any) -> ResolvedRequest:
@@ -316,13 +332,29 @@ def chat_prompt(body: ResponsesRequest, seal: Seal = NO_SEAL) -> ChatPrompt:
     open."""
     refuse_unsupported(body)
     instructions = [ChatMessage(Role.SYSTEM, body.instructions)] if body.instructions else []
-    made = [Raw(msgspec.json.encode(item)) for item in body.compacted]
+    made = raw_items(body.compacted)
     items = [*body.own_items, *made] if made else body.input
     messages, tools = (*instructions, *conversation(items, body.earlier_items, seal)), body.tool_table
     is_on = None if body.effort is None else body.effort != "none"
     kwargs = thinking_kwargs(is_on, body.effort if is_on else None)
-    choice = openai_tool_choice(body.tool_choice, one_call=body.parallel_tool_calls is False)
+    choice = _tool_choice(body, tools)
     choice = replace(choice, names=tuple(map(tools.template_name, choice.names)))
     if body.is_compaction:
         choice = ToolChoice(CallMode.NONE)
     return ChatPrompt(messages, tools.specs, kwargs, choice)
+
+
+class _ServerChoice(Struct):
+    server_label: str
+    name: str | None = None
+
+
+def _tool_choice(body: ResponsesRequest, tools: Tools) -> ToolChoice:
+    """Raises InvalidRequest."""
+    choice, one_call = body.tool_choice, body.parallel_tool_calls is False
+    if not isinstance(choice, dict) or choice.get("type") != MCP:
+        return openai_tool_choice(choice, one_call=one_call)
+    wanted = converted(choice, _ServerChoice, "tool_choice")
+    names = tools.server_tools(wanted.server_label, wanted.name)
+    require(bool(names), "tool_choice", "names a server or a tool that 'tools' does not offer")
+    return ToolChoice(CallMode.REQUIRED, names, one_call)

@@ -33,7 +33,8 @@ from interfaces.http.incoming.request_context import (
     SocketConnection,
     context_opener,
 )
-from interfaces.http.responses.answer import CREATE_RESPONSE, ResponseFraming, responses_error
+from interfaces.http.responses.answer import CREATE_RESPONSE, ResponseFraming
+from interfaces.http.responses.bodies import responses_error
 from interfaces.http.responses.request import ResponsesRequest, resolved
 from interfaces.http.responses.stored import MAX_BYTES
 from interfaces.http.services import Services

@@ -20,7 +20,7 @@ from domain.errors import DocumentNotFound, InvalidRequest
 from interfaces.http.answering.documented import errors
 from interfaces.http.incoming.request_context import context_of
 from interfaces.http.responses import stored
-from interfaces.http.responses.answer import ResponseBody
+from interfaces.http.responses.bodies import ResponseBody
 from interfaces.http.responses.stored import LookupBudget, Turn
 from interfaces.http.services import Services
 

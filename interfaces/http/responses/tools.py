@@ -3,6 +3,7 @@
     function                as it is
     custom                  a function with one argument, `input`: text, described by the grammar that it has to match
     namespace               its functions, named `namespace__function`
+    mcp                     the tools of a configured server, named `server__tool`
     any other               nothing: a server would run it (web_search, file_search, tool_search, ...)
 
 Two tools of one name are one: the first.
@@ -15,8 +16,10 @@ from typing import Any, cast
 from msgspec import Struct
 
 from domain.request.chat import Json, TextGrammar, ToolSpec
+from domain.request.server_calls import OfferedTool
 from interfaces.http.fields.custom_tools import custom_spec
 from interfaces.http.incoming.json_body import by_type
+from interfaces.http.responses.server_tools import Offered
 
 _BETWEEN = "__"
 
@@ -58,22 +61,29 @@ TOOLS: Mapping[str, type[Tool]] = {"function": FunctionTool, "custom": CustomToo
 
 @dataclass(frozen=True, slots=True)
 class WireTool:
-    """A tool by the client's name for it. `is_custom`: its calls carry text instead of arguments."""
+    """A tool by the client's name for it. `is_custom`: its calls carry text instead of arguments. `server`: the tool of
+    a server of tools, which this server calls."""
 
     name: str
     namespace: str | None = None
     is_custom: bool = False
+    server: OfferedTool | None = None
 
 
 class Tools:
     """All tools of a request, of its `tools` and its input."""
 
-    def __init__(self, named: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
-        """`named`: each with its path. Raises InvalidRequest, naming the field below it."""
+    def __init__(self, named: Sequence[tuple[str, Mapping[str, Any]]], offered: Sequence[Offered] = ()) -> None:
+        """`named`: each with its path. `offered`: the tools of servers, after those of the client. Raises
+        InvalidRequest, naming the field below it."""
         found: dict[str, tuple[ToolSpec, WireTool]] = {}
         for path, raw in named:
             for spec, wire in _flattened(raw, path, namespace=None):
                 found.setdefault(spec.name, (spec, wire))
+        for one in offered:
+            tool = one.tool
+            spec = ToolSpec(tool.full_name, tool.description, tool.schema)
+            found.setdefault(spec.name, (spec, WireTool(tool.name, server=one.callable)))
         self.specs = tuple(spec for spec, _ in found.values())
         self._wires = {name: wire for name, (_, wire) in found.items()}
         self._by_last_name = _unambiguous([(wire.name, wire) for wire in self._wires.values()])
@@ -82,6 +92,20 @@ class Tools:
         """The tool that a generated name stands for. A namespace that the model left out is added where only one tool
         can be meant; an unknown name stays as it is."""
         return self._wires.get(name) or self._by_last_name.get(name) or WireTool(name)
+
+    def server_tools(self, label: str, name: str | None = None) -> tuple[str, ...]:
+        """The names that the model knows of a server's tools, or of one of them."""
+        return tuple(
+            known
+            for known, wire in self._wires.items()
+            if wire.server is not None and wire.server.server == label and name in (None, wire.name)
+        )
+
+    @property
+    def callable(self) -> dict[str, OfferedTool]:
+        """The tools that the server calls, by each name that `wire` finds them by."""
+        found = {**self._by_last_name, **self._wires}
+        return {name: wire.server for name, wire in found.items() if wire.server is not None}
 
     def template_name(self, name: str) -> str:
         """A tool's name as the model knows it, from the client's; an unknown name stays as it is."""

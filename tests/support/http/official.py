@@ -29,6 +29,8 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 _TOKENS = frozenset({"token_ids", "prompt_token_ids", "prompt_logprobs"})
 
 BEYOND: Mapping[str, frozenset[str]] = {
+    # Cairn's own: the limit of a loop of tools, for which clients know no reason
+    "IncompleteDetails": frozenset({"limit"}),
     # Open Responses requires them and OpenAI sends them; the package's model has none of them
     "Response": frozenset({"store", "presence_penalty", "frequency_penalty"}),
     # OpenAI's document requires it

@@ -8,6 +8,7 @@ Items wait in their choices only. The lease on the model ends with the last choi
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from application.ports.engine import Ended, Engine, EngineItem
 from application.services.text_side.answers.choice import Choice
@@ -30,9 +31,37 @@ class Progress:
     num_total: int = 0
 
 
+class Reading(Protocol):
+    """An answer as its reader sees it: an Answer, or one of several steps."""
+
+    @property
+    def prompts(self) -> list[IdRow]: ...
+
+    @property
+    def model(self) -> ServedModel: ...
+
+    @property
+    def num_choices(self) -> int: ...
+
+    @property
+    def is_open(self) -> bool: ...
+
+    @property
+    def explanations(self) -> list[Explanation | None]: ...
+
+    @property
+    def progress(self) -> Progress: ...
+
+    async def admitted(self, timeout_s: float) -> None: ...
+
+    async def items(self, until_s: float | None = None) -> list[tuple[int, StreamItem]]: ...
+
+    def __aiter__(self) -> AsyncIterator[tuple[int, StreamItem]]: ...
+
+
 class Answer:
-    """One reader on the event loop iterates it for (choice, item) or awaits `items`. `close` it in any case, which
-    cancels what still runs. Choices are numbered prompt by prompt. `encoded`: the prompts."""
+    """A Reading. One reader on the event loop iterates it for (choice, item) or awaits `items`. `close` it in any case,
+    which cancels what still runs. Choices are numbered prompt by prompt. `encoded`: the prompts."""
 
     def __init__(self, engine: Engine, pool: ModelPool, leased: ServedModel | None = None) -> None:
         """Takes over a lease on `leased`, if there is one, in place of one by `lease`."""

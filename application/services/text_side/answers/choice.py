@@ -39,6 +39,7 @@ from domain.request.stream import (
     Pooled,
     PromptLogprobs,
     ReasoningDelta,
+    ServerCallItem,
     StreamItem,
     TextDelta,
     TokenLogprob,
@@ -344,7 +345,7 @@ def _scored_bytes(scores: Iterable[TokenLogprob | None]) -> int:
 
 def _joined(run: Sequence[StreamItem]) -> StreamItem:
     first = run[0]
-    if len(run) == 1 or isinstance(first, Admitted | Pooled | Finished | Failed):  # which never merge
+    if len(run) == 1 or isinstance(first, Admitted | Pooled | ServerCallItem | Finished | Failed):  # which never merge
         return first
     return first.merged(cast(Any, run[1:]))
 

@@ -55,6 +55,7 @@ from application.use_cases.hub_models import HubModels
 from application.use_cases.manage_keys import ManageKeys
 from application.use_cases.models import Models
 from application.use_cases.tokenize import Tokenize
+from application.use_cases.tool_loop import ToolLoop
 from domain.byte_size import ByteSize
 from domain.client import Client, KeyRing, key_digest, own_clients
 from domain.ids import ModelId
@@ -230,6 +231,8 @@ def fake_service(
     hub: ModelHub | None = None,
     files: FileReader | None = None,
     tool_servers: ToolServers | None = None,
+    approvals: Mapping[str, bool] | None = None,
+    max_steps: int = 10,
 ) -> Iterator[FakeService]:
     """Start everything, and at the end stop it and check that nothing was left behind.
 
@@ -297,6 +300,7 @@ def fake_service(
     served = Models(pool, repository, live)
     hub_models = HubModels(hub or HuggingFaceHub(), served, lambda _id, _type: "")
     log = RecentLog(clock)
+    observed = ObservedTools(tool_servers, sinks, clock) if tool_servers is not None else None
     services = Services(
         DEFAULT_MODEL,
         generate,
@@ -327,7 +331,8 @@ def fake_service(
         build_change_settings(live, None, served),
         ManageKeys(ServerKeys(ServerSettings(), sinks, clock)),
         trace_context,
-        tool_servers=tool_servers and ObservedTools(tool_servers, sinks, clock),
+        ToolLoop(generate, observed, approvals or {}, max_steps) if observed is not None else None,
+        tool_servers=observed,
     )
     if keys is None:
         keys = KeyRing(own_clients(settings.api_key), is_open=not settings.needs_key)
