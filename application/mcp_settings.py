@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from domain.byte_size import ByteSize
 from domain.errors import require
-from domain.host_name import address_of, bare_host
+from domain.host_name import address_of
 from domain.tool_server_names import is_server_name
 
 ALWAYS: Final = "always"
@@ -88,13 +88,11 @@ def _check_url(url: str, *, is_secret: bool) -> None:
 class McpSettings:
     """The servers of tools, and the limits of their use. None by default.
 
-    `config`: a file with more servers in the common form (`mcpServers` or `servers`). `request_hosts`: hosts that a
-    request may name as a server of tools; none by default. `max_steps`, `max_calls`: of one response. `max_result`: the
-    bytes of one result."""
+    `config`: a file with more servers in the common form (`mcpServers` or `servers`). `max_steps`, `max_calls`: of one
+    response. `max_result`: the bytes of one result."""
 
     servers: Mapping[str, ToolServerSettings] = field(default_factory=dict[str, ToolServerSettings])
     config: str = ""
-    request_hosts: tuple[str, ...] = ()
     max_steps: int = 10
     max_calls: int = 32
     max_result: ByteSize = ByteSize(num_bytes=256 * 2**10)
@@ -104,9 +102,6 @@ class McpSettings:
             require(is_server_name(name), "mcp.servers", f"has the name {name!r}: {NAME_FORM}")
         # A relative path would be looked for in the folder that the server is started in, where anybody may plant it.
         require(self.config[:1] in ("", "/", "~"), "mcp.config", "must be an absolute path, or begin with ~/")
-        for host in self.request_hosts:
-            plain = "must be host names in lower case, without scheme and port"
-            require(bare_host(host) == host, "mcp.request_hosts", plain)
         require(1 <= self.max_steps <= 100, "mcp.max_steps", "must be in 1..100")
         require(1 <= self.max_calls <= 1000, "mcp.max_calls", "must be in 1..1000")
         size = self.max_result.num_bytes

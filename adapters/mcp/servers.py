@@ -14,21 +14,18 @@ import binascii
 import json
 import os
 import re
-import socket
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from time import monotonic
-from typing import Any, TypeAlias
-from urllib.parse import urlsplit
+from typing import Any
 
 from adapters.mcp.http import HttpTransport
 from adapters.mcp.session import RpcFailed, Session, Transport, TransportLost, list_of, object_of
 from adapters.mcp.stdio import StdioTransport
 from application.mcp_settings import ToolServerSettings
 from application.ports.tool_servers import ResultPart, ServerState, ServerStatus, Tool, ToolResult
-from domain.errors import ToolCallFailed, ToolNotFound, ToolServerUnavailable, require
-from domain.host_name import bare_host, is_public
+from domain.errors import ToolCallFailed, ToolNotFound, ToolServerUnavailable
 from domain.printable import printable
 
 MAX_TOOLS, MAX_LIST_BYTES = 64, 512 << 10
@@ -42,9 +39,6 @@ _MARGIN = 64 << 10
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _MAX_FULL_NAME = 64
 _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
-
-
-Resolve: TypeAlias = Callable[[str], Awaitable[Sequence[str]]]
 
 
 @dataclass(slots=True)
@@ -62,32 +56,6 @@ class _Connection:
     waits_until_s: float = 0.0
 
 
-async def resolved(host: str) -> list[str]:
-    """Returns the addresses of a host. Raises OSError."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, 443, type=socket.SOCK_STREAM)
-    return [str(entry[4][0]) for entry in found]
-
-
-def named_by_request(
-    label: str,
-    url: str,
-    headers: Mapping[str, str],
-    hosts: Collection[str],
-    max_result: int,
-    resolve: Resolve = resolved,
-) -> "McpToolServers":
-    """The server that a request names, for that request only, which closes it. `hosts`: those that may be named. Raises
-    InvalidRequest: only https, on the port of https, without a user, and nothing that refers to Cairn's environment."""
-    found = urlsplit(url)
-    host = bare_host(found.hostname or "")
-    require(found.scheme == "https" and found.port in (None, 443), "server_url", "must be https://HOST/PATH")
-    require("@" not in found.netloc and host is not None, "server_url", "must be https://HOST/PATH, without a user")
-    require(host in hosts, "server_url", f"names {printable(host or '')}, which is not listed in mcp.request_hosts")
-    require(not any("${" in value for value in headers.values()), "headers", "must not refer to variables")
-    settings = ToolServerSettings(url=url, headers=headers)
-    return McpToolServers({label: settings}, max_result, environment={}, resolve=resolve)
-
-
 class McpToolServers:
     """A ToolServers by the Model Context Protocol. Event loop only."""
 
@@ -98,12 +66,9 @@ class McpToolServers:
         *,
         environment: Mapping[str, str] = os.environ,
         clock: Callable[[], float] = monotonic,
-        resolve: Resolve | None = None,
     ) -> None:
-        """`max_result`: bytes of the texts of one result. `environment`: where `${NAME}` is looked up. `resolve`: the
-        addresses of a host, all of which must be public then; None for servers of the configuration, which may be
-        anywhere."""
-        self._max_result, self._environment, self._clock, self._resolve = max_result, environment, clock, resolve
+        """`max_result`: bytes of the texts of one result. `environment`: where `${NAME}` is looked up."""
+        self._max_result, self._environment, self._clock = max_result, environment, clock
         self._connections = {
             name: _Connection(one, ServerStatus(name, "http" if one.url else "stdio", ServerState.IDLE))
             for name, one in servers.items()
@@ -195,22 +160,11 @@ class McpToolServers:
         most = self._max_result + MAX_IMAGES * MAX_IMAGE_BYTES * 4 // 3 + _MARGIN
         if settings.url:
             headers = {name: self._filled_in(value, f"headers.{name}") for name, value in settings.headers.items()}
-            address = "" if self._resolve is None else await self._public_address(settings.url)
-            return HttpTransport(settings.url, headers, most, address)
+            return HttpTransport(settings.url, headers, most)
         environment = {name: self._filled_in(value, f"env.{name}") for name, value in settings.env.items()}
         connection.stdio = stdio = StdioTransport([settings.command, *settings.args], environment, most)
         await stdio.start()
         return stdio
-
-    async def _public_address(self, url: str) -> str:
-        assert self._resolve is not None
-        try:
-            addresses = await self._resolve(urlsplit(url).hostname or "")
-        except OSError:
-            raise TransportLost("its host has no address") from None
-        if not addresses or not all(map(is_public, addresses)):
-            raise TransportLost("its host has an address that is not public")
-        return addresses[0]
 
     def _filled_in(self, value: str, field: str) -> str:
         """The value with each `${NAME}` replaced by a variable of Cairn's environment."""

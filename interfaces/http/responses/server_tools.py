@@ -189,7 +189,8 @@ def _error_text(error: Any) -> str:
     fields = cast(dict[str, Any], error)
     content = fields.get("content")
     if isinstance(content, list):
-        parts = [cast(dict[str, Any], part) for part in content if isinstance(part, dict)]
+        found: list[Any] = content
+        parts = [cast(dict[str, Any], part) for part in found if isinstance(part, dict)]
         return "\n".join(str(part.get("text", "")) for part in parts)
     return str(fields.get("message", ""))
 

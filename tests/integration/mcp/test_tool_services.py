@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from adapters.mcp.http import HttpTransport
-from adapters.mcp.servers import McpToolServers, named_by_request
+from adapters.mcp.servers import McpToolServers
 from application.mcp_settings import ToolServerSettings
 from application.ports.tool_servers import ServerState
-from domain.errors import InvalidRequest, ToolServerUnavailable
+from domain.errors import ToolServerUnavailable
 from tests.support.mcp.fault_server import FaultServer
 
 MOST = 4096
@@ -180,46 +179,3 @@ def test_a_service_that_is_not_there_is_told(serve: Any) -> None:
             await servers.tools("one")
 
     using(service, work)
-
-
-@pytest.mark.parametrize(
-    ("url", "match"),
-    [
-        ("http://tools.example/mcp", "https"),
-        ("https://tools.example:8443/mcp", "https"),
-        ("https://user@tools.example/mcp", "without a user"),
-        ("https://other.example/mcp", "not listed"),
-        ("https://127.0.0.1/mcp", "not listed"),
-        ("file:///etc/passwd", "https"),
-    ],
-)
-def test_a_request_names_listed_https_hosts_only(url: str, match: str) -> None:
-    with pytest.raises(InvalidRequest, match=match):
-        named_by_request("one", url, {}, ["tools.example"], MOST)
-
-
-def test_a_request_reads_no_variable_of_this_server() -> None:
-    with pytest.raises(InvalidRequest, match="variables"):
-        named_by_request("one", "https://tools.example/", {"x": "${HOME}"}, ["tools.example"], MOST)
-
-
-@pytest.mark.parametrize("addresses", [["127.0.0.1"], ["10.0.0.1"], ["93.184.216.34", "169.254.169.254"], ["::1"], []])
-def test_a_name_that_leads_to_this_network_is_not_connected_to(addresses: list[str]) -> None:
-    async def resolve(host: str) -> list[str]:
-        return addresses
-
-    async def run() -> None:
-        servers = named_by_request("one", "https://tools.example/", {}, ["tools.example"], MOST, resolve)
-        with pytest.raises(ToolServerUnavailable, match="not public"):
-            await servers.tools("one")
-        await servers.close()
-
-    asyncio.run(run())
-
-
-def test_the_connection_goes_to_the_address_and_the_certificate_must_be_the_hosts() -> None:
-    transport = HttpTransport("https://tools.example/mcp", {}, MOST, "93.184.216.34")
-    assert str(transport._url) == "https://93.184.216.34/mcp"
-    sent = transport._of({"method": "tools/list"}, {})
-    assert (sent["headers"]["host"], sent["extensions"]) == ("tools.example", {"sni_hostname": "tools.example"})
-    asyncio.run(transport.close())
