@@ -189,8 +189,7 @@ def _error_text(error: Any) -> str:
     fields = cast(dict[str, Any], error)
     content = fields.get("content")
     if isinstance(content, list):
-        found: list[Any] = content
-        parts = [cast(dict[str, Any], part) for part in found if isinstance(part, dict)]
+        parts = [cast(dict[str, Any], part) for part in cast(Sequence[Any], content) if isinstance(part, dict)]
         return "\n".join(str(part.get("text", "")) for part in parts)
     return str(fields.get("message", ""))
 
