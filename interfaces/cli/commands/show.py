@@ -1,7 +1,10 @@
 """`cairn show`: a model of this machine by its files, without loading it."""
 
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import zip_longest
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 import typer
@@ -18,6 +21,9 @@ if TYPE_CHECKING:
     from domain.models.state_layout import StateLayout
     from domain.scheduling.memory_plan import MemoryPlan, PlannedModel
     from interfaces.composition.backends import Backend as ComputeBackend
+
+WIDTH = 65
+"""The columns of a text on a terminal of 80; a pipe gets it in one line."""
 
 CONTEXTS = (8_192, 32_768, 131_072)
 """The contexts whose memory is shown, as far as the model reaches."""
@@ -40,7 +46,9 @@ def show(model: Model = None, model_dir: ModelDirs = None, backend: Backend = No
     except DomainError as error:
         fail(error.message)
     for name, text in lines:
-        typer.echo(f"{name:<14} {printable(text)}")
+        parts = wrap(printable(text), WIDTH) if sys.stdout.isatty() else [printable(text)]
+        for label, part in zip_longest([name], parts, fillvalue=""):
+            typer.echo(f"{label:<14} {part}")
 
 
 def _files(backend: "ComputeBackend", id: str) -> Iterator[tuple[str, str]]:
