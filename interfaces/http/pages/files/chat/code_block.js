@@ -10,6 +10,7 @@ export class CodeBlock {
   #text;
   #code;
   #language;
+  #isFinished = false;
 
   /** The one whose element it is. @returns {CodeBlock | undefined} */
   static of(element) {
@@ -33,6 +34,7 @@ export class CodeBlock {
 
   /** Its text is whole: it gets colours, if its language has any. */
   async finish() {
+    this.#isFinished = true;
     const text = this.#text.data;
     if (PLAIN.has(this.#language.toLowerCase())) return;
     try {
@@ -50,6 +52,7 @@ export class CodeBlock {
     if (this.#text.parentNode === null) this.#code.replaceChildren(this.#text);
     if (text.startsWith(had)) this.#text.appendData(text.slice(had.length));
     else this.#text.data = text;
+    if (this.#isFinished) this.finish(); // its colours were those of another text, or are still being loaded
   }
 
   #copy(button) {
