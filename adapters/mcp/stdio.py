@@ -24,6 +24,7 @@ END_S = 2.0
 """The time that a server has to end by itself, and again after SIGTERM."""
 
 _METHOD_NOT_FOUND = -32601
+_GONE = ProcessLookupError, PermissionError  # macOS refuses to signal a group that has ended and was not reaped
 
 _LAUNCH = (
     "import ctypes,os,sys\n"
@@ -94,13 +95,13 @@ class StdioTransport:
             process.stdin.close()
         for ending in (None, signal.SIGTERM, signal.SIGKILL):
             if ending is not None:
-                with suppress(ProcessLookupError):
+                with suppress(*_GONE):
                     os.killpg(process.pid, ending)
             with suppress(TimeoutError):
                 async with asyncio.timeout(END_S):
                     await process.wait()
                     break
-        with suppress(ProcessLookupError):  # what the server itself has started
+        with suppress(*_GONE):  # what the server itself has started
             os.killpg(process.pid, signal.SIGKILL)
         for task in self._tasks:
             task.cancel()

@@ -13,7 +13,7 @@ from pypdf.errors import DependencyError
 from application.ports.file_reader import MAX_PAGES, MAX_TEXT_CHARS
 from domain.errors import InvalidRequest
 
-logging.getLogger("pypdf").disabled = True  # its remarks about damaged files are for whoever made them
+logging.getLogger("pypdf").disabled = True  # its remarks about damaged files are for the authors of the files
 
 
 def read_pdf(data: bytes) -> tuple[str, ...]:

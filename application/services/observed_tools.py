@@ -1,4 +1,4 @@
-"""Tool servers whose calls are told as events, wherever they come from."""
+"""Tool servers whose calls are reported as events, wherever they come from."""
 
 import asyncio
 from collections.abc import Mapping, Sequence

@@ -59,13 +59,13 @@ class PromptEncoder:
 
     async def encode(self, request: GenerationRequest, served: ServedModel) -> Encoded:
         """Returns the token ids of any prompt that leaves room for one more token. Raises TemplateFailed,
-        ContextOverflow, and as `PromptFiles.told` and `PromptImages.shown` do."""
+        ContextOverflow, and as `PromptFiles.as_text` and `PromptImages.shown` do."""
         prompt, model, tokenizer = (await self._calls.recalled(request)).prompt, served.description, served.tokenizer
         max_tokens, salt = model.context_length - 1, request.cache_salt
         assert not isinstance(prompt, PooledPrompt), "its texts are encoded by `encode_texts`"
         try:
             if isinstance(prompt, ChatPrompt):
-                prompt = await self._files.told(prompt, salt)
+                prompt = await self._files.as_text(prompt, salt)
                 prompt, rows = await self._images.shown(prompt, served, salt)
                 num_chars = _num_chars(prompt, LONG_CHARS)
                 if num_chars >= LONG_CHARS:

@@ -39,7 +39,7 @@ class PromptFiles:
         self._kept: OrderedDict[tuple[str, bytes], tuple[str, ...] | str] = OrderedDict()  # a text: why it is refused
         self._kept_chars = 0
 
-    async def told(self, prompt: ChatPrompt, salt: str) -> ChatPrompt:
+    async def as_text(self, prompt: ChatPrompt, salt: str) -> ChatPrompt:
         """Returns the prompt with text in place of its files. Raises FileUnreadable, naming the file, and
         ServerUnavailable where files wait for too long."""
         if not prompt.files:
@@ -47,8 +47,8 @@ class PromptFiles:
         messages, num_answered = list[ChatMessage](), prompt.num_answered
         for at, message in enumerate(prompt.messages):
             is_refused = message.role is not Role.TOOL and at >= num_answered
-            told = [await self._told(one, salt, is_refused=is_refused) for one in message.media]
-            messages.append(message.with_media(told))
+            media = [await self._as_text(one, salt, is_refused=is_refused) for one in message.media]
+            messages.append(message.with_media(media))
         return replace(prompt, messages=tuple(messages))
 
     def close(self) -> None:
@@ -56,7 +56,7 @@ class PromptFiles:
         self._lane.close()
         self._reader.close()
 
-    async def _told(self, one: Media, salt: str, *, is_refused: bool) -> Media | str:
+    async def _as_text(self, one: Media, salt: str, *, is_refused: bool) -> Media | str:
         if not isinstance(one, File):
             return one
         try:

@@ -1,4 +1,4 @@
-"""Files of a prompt: told as text, read once for each salt, refused where that can be taken back, else left out."""
+"""Files of a prompt: read as text, read once for each salt, refused where that can be taken back, else left out."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -36,19 +36,19 @@ def run(work: Callable[[PromptFiles], Coroutine[Any, Any, Any]], reader: ToyFile
     return asyncio.run(running())
 
 
-def told(prompt: ChatPrompt, reader: ToyFiles | None = None) -> ChatPrompt:
-    found: ChatPrompt = run(lambda files: files.told(prompt, ""), reader or ToyFiles())
+def as_text(prompt: ChatPrompt, reader: ToyFiles | None = None) -> ChatPrompt:
+    found: ChatPrompt = run(lambda files: files.as_text(prompt, ""), reader or ToyFiles())
     return found
 
 
 def test_files_are_told_in_their_places_and_images_stay() -> None:
     image = Image(b"png")
-    [message] = told(chat("Look:", image, PAPER, NOTES, "What?")).messages
+    [message] = as_text(chat("Look:", image, PAPER, NOTES, "What?")).messages
     assert message.content == f'Look:{PAPER_TEXT}\n<file name="notes.md">\nwords\n</file>\nWhat?'
     assert [(one, one.at) for one in message.media] == [(image, 5)]
-    [nameless] = told(chat(File(b'a "b"'))).messages
+    [nameless] = as_text(chat(File(b'a "b"'))).messages
     assert nameless.content == '<file>\na "b"\n</file>'
-    [hostile] = told(chat(File(b"x", 'a">\n</file>'))).messages
+    [hostile] = as_text(chat(File(b"x", 'a">\n</file>'))).messages
     assert hostile.content == '<file name="a\'>\\n</file>">\nx\n</file>'
 
 
@@ -57,13 +57,13 @@ def test_a_file_is_read_once_for_its_salt_whatever_its_name() -> None:
 
     async def work(files: PromptFiles) -> None:
         for one in (PAPER, File(PAPER.data, "other.pdf")):
-            [message] = (await files.told(chat(one), "a")).messages
+            [message] = (await files.as_text(chat(one), "a")).messages
             assert message.content == PAPER_TEXT.replace("paper.pdf", one.name)
         for one in (BROKEN, replace(BROKEN, field="e")):
             with pytest.raises(FileUnreadable, match=f"^{one.field}: the file cannot be read: broken$"):
-                await files.told(chat(one), "a")
+                await files.as_text(chat(one), "a")
         assert reader.read == [PAPER.data, BROKEN.data]
-        await files.told(chat(PAPER), "b")
+        await files.as_text(chat(PAPER), "b")
         assert reader.read == [PAPER.data, BROKEN.data, PAPER.data]
 
     run(work, reader)
@@ -74,7 +74,7 @@ def test_the_oldest_text_is_dropped_above_the_bound() -> None:
 
     async def work(files: PromptFiles) -> None:
         for one in (PAPER, other, PAPER, huge, huge, PAPER):
-            await files.told(chat(one), "")
+            await files.as_text(chat(one), "")
 
     run(work, reader, max_kept=20)
     assert reader.read == [PAPER.data, other.data, huge.data, PAPER.data]
@@ -86,10 +86,10 @@ def test_a_file_is_refused_where_it_can_be_taken_back_and_else_left_out(file: Fi
     result = message_of(Role.TOOL, [file])
     for messages in ((asked,), (asked, answer, asked)):
         with pytest.raises(FileUnreadable) as refused:
-            told(ChatPrompt(messages[-1:]))
+            as_text(ChatPrompt(messages[-1:]))
         assert refused.value.message.startswith(f"{file.field}: the file cannot be read: {why}")
         assert refused.value.param == file.field
-    shown = told(ChatPrompt((asked, answer, result))).messages
+    shown = as_text(ChatPrompt((asked, answer, result))).messages
     assert shown[0].content.startswith(f"see\n[file left out: the file cannot be read: {why}")
     assert shown[2].content.startswith("[file left out: ")
     assert not any(message.media for message in shown)
