@@ -88,11 +88,12 @@ class McpToolServers:
     async def tools(self, server: str) -> Sequence[Tool]:
         connection = self._of(server)
         session = await self._session(connection)
+        if connection.stdio is not None and connection.stdio.has_other_tools:
+            connection.stdio.has_other_tools, connection.tools = False, None
         if connection.tools is None:
             found = await self._bounded(connection, session, session.tools())
             self._take_list(connection, found)
-        assert connection.tools is not None
-        return connection.tools
+        return connection.tools or ()
 
     async def call(self, server: str, tool: str, arguments: Mapping[str, Any]) -> ToolResult:
         connection = self._of(server)

@@ -36,7 +36,8 @@ _LAUNCH = (
 
 
 class StdioTransport:
-    """A Transport to a child process. `log`: the last lines of its standard error."""
+    """A Transport to a child process. `log`: the last lines of its standard error. `has_other_tools`: it has said that
+    its list of tools changed since that was last read, and the reader of the list resets it."""
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], max_line: int) -> None:
         """`environment`: added to what is INHERITED. `max_line`: bytes of a message; a longer one ends the
@@ -46,6 +47,7 @@ class StdioTransport:
         self._tasks: list[asyncio.Task[None]] = []
         self._pending: dict[int, asyncio.Future[Any]] = {}
         self._lost = ""
+        self.has_other_tools = False
         self.log: deque[str] = deque(maxlen=MAX_LOG_LINES)
 
     async def start(self) -> None:
@@ -149,6 +151,7 @@ class StdioTransport:
             return
         number = message.get("id")
         if "method" in message:
+            self.has_other_tools |= message["method"] == "notifications/tools/list_changed"
             if number is not None:
                 refusal = {"code": _METHOD_NOT_FOUND, "message": "this client has no such method"}
                 with suppress(TransportLost):

@@ -9,7 +9,21 @@ import os
 import sys
 from typing import Any
 
-TOOLS = ["echo", "env", "hang", "die", "flood", "refuse", "fail", "ask", "image", "many", "stray", "asks_client"]
+TOOLS = [
+    "echo",
+    "env",
+    "hang",
+    "die",
+    "flood",
+    "refuse",
+    "fail",
+    "ask",
+    "image",
+    "many",
+    "stray",
+    "asks_client",
+    "announce",
+]
 SCHEMA = {"type": "object", "properties": {"text": {"type": "string"}}}
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 
@@ -110,6 +124,8 @@ def main() -> None:
         called = (message.get("params") or {}).get("name")
         if called == "hang":
             continue
+        if called == "announce":
+            write({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
         if called == "stray":
             write("a program that prints\n[1, 2]\n{not json")
         if called == "asks_client":
