@@ -92,8 +92,8 @@ $\def\a{\a\a}\a$ $\rule{99999em}{99999em}$
 
 
 @pytest.fixture(scope="module")
-def server(browser: Any) -> Iterator[FakeService]:
-    script = ScriptedChat(
+def script() -> ScriptedChat:
+    return ScriptedChat(
         {
             "Mark it": MARKDOWN,
             "Hurt me": HOSTILE,
@@ -102,6 +102,10 @@ def server(browser: Any) -> Iterator[FakeService]:
             "Formulas": HOSTILE_FORMULAS,
         }
     )
+
+
+@pytest.fixture(scope="module")
+def server(browser: Any, script: ScriptedChat) -> Iterator[FakeService]:
     with fake_service(script.options) as running:
         yield running
 
@@ -176,6 +180,16 @@ def test_code_has_colours_and_formulas_are_drawn_by_what_is_loaded_for_them(
     expect(answer).to_contain_text(r"$\nosuchcommand{1}$")
     assert grave_findings(chat.page) == []
     assert is_as_wide_as_its_window(chat.page)
+
+
+def test_a_language_whose_name_comes_in_pieces_has_its_colours(script: ScriptedChat, chat: ChatPage) -> None:
+    script.hold_at(len("```py"))
+    chat.ask("Draw")
+    expect(chat.answer().locator(".code-bar").first).to_have_text("py")
+    script.go_on()
+    chat.wait_until_answered()
+    expect(chat.answer().locator(".code-bar").first).to_have_text("python")
+    expect(chat.answer().locator("pre .hl-keyword")).to_have_text(["def", "return", "const"])
 
 
 def test_no_formula_and_no_code_acts(chat: ChatPage) -> None:

@@ -9,7 +9,6 @@ export class CodeBlock {
   static #blocks = new WeakMap();
   #text;
   #code;
-  #language;
   #isFinished = false;
 
   /** The one whose element it is. @returns {CodeBlock | undefined} */
@@ -21,7 +20,7 @@ export class CodeBlock {
   constructor(text, language) {
     this.#text = document.createTextNode(text);
     this.#code = h("code", {}, this.#text);
-    this.#language = language;
+    this.language = language;
     const copy = iconButton("copy", "Copy", { onclick: () => this.#copy(copy) });
     this.element = h(
       "div",
@@ -36,10 +35,10 @@ export class CodeBlock {
   async finish() {
     this.#isFinished = true;
     const text = this.#text.data;
-    if (PLAIN.has(this.#language.toLowerCase())) return;
+    if (PLAIN.has(this.language.toLowerCase())) return;
     try {
       const { coloured } = await import("./code_colours.js");
-      const nodes = coloured(text, this.#language);
+      const nodes = coloured(text, this.language);
       if (nodes !== null && this.#text.data === text) this.#code.replaceChildren(...nodes);
     } catch {
       // not loaded: it stays without colours

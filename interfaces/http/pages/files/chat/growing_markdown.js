@@ -5,7 +5,7 @@
 // at the whole and starts over if so.
 import { finishBlock } from "./finished_block.js";
 import { blocks } from "./markdown.js";
-import { blockNode, codeBlock } from "./token_nodes.js";
+import { blockNode, codeBlock, languageOf } from "./token_nodes.js";
 
 export class GrowingMarkdown {
   #element;
@@ -60,7 +60,7 @@ export class GrowingMarkdown {
   #show(block) {
     if (block.type === "space") return;
     const isCode = block.type === "code";
-    if (isCode && this.#openCode !== null) {
+    if (isCode && this.#openCode?.language === languageOf(block)) {
       this.#openCode.text = block.text;
       return;
     }

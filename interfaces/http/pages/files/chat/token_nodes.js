@@ -18,8 +18,13 @@ export function blockNode(block) {
   }
 }
 
-export function codeBlock({ text, lang }) {
-  return new CodeBlock(text, (lang ?? "").split(/\s/)[0].slice(0, 30));
+export function codeBlock(block) {
+  return new CodeBlock(block.text, languageOf(block));
+}
+
+/** The language as the model named it; empty where it did not. */
+export function languageOf({ lang }) {
+  return (lang ?? "").split(/\s/)[0].slice(0, 30);
 }
 
 /** By type of token. What is not here is shown as it stands. */
