@@ -1,5 +1,5 @@
 """GET /v1/mcp/servers and /v1/mcp/tools, POST /v1/mcp/execute and /v1/mcp/servers/{name}/restart: the configured tool
-servers. For admins, and of those with limited keys only for the servers that they may use."""
+servers, of which each key sees those that it may use. All but the list of tools are for admins."""
 
 import asyncio
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from litestar.datastructures import CacheControlHeader
 from litestar.handlers import HTTPRouteHandler
 from msgspec import Struct
 
-from application.ports.tool_servers import ServerStatus, Tool, ToolResult, ToolServers
+from application.ports.tool_servers import ServerState, ServerStatus, Tool, ToolResult, ToolServers
 from domain.client import Client
 from domain.errors import InvalidRequest, ServerUnavailable, ToolCallFailed, ToolNotFound, ToolServerUnavailable
 from domain.printable import printable
@@ -65,15 +65,18 @@ class ToolBody(Struct):
 
 
 class ListedServerBody(Struct):
-    """A server whose tools were listed. `error`: why it has none here; empty without one."""
+    """A server of the list. `error`: why it has no tools here; empty without one. `listed`: false where it would have
+    had to be started. `approval`: the operator's rule for calls, `always` or `never`."""
 
     name: str
     tools: int
     error: str
+    listed: bool = True
+    approval: str = "always"
 
 
 class ToolListBody(Struct):
-    """The tools of all configured servers, sorted by name within each."""
+    """The tools of the servers that the key may use, sorted by name within each."""
 
     tools: list[ToolBody]
     servers: list[ListedServerBody]
@@ -102,22 +105,27 @@ class ToolResultBody(Struct):
 
 
 def mcp_routes(services: Services) -> list[HTTPRouteHandler]:
-    @_admin_get("/servers", "listToolServers")
+    @_get("/servers", "listToolServers", admin=True)
     async def list_servers(request: Request[Any, Any, Any]) -> ToolServerListBody:
         client, servers = context_of(request.scope).client, services.tool_servers
         found = servers.status() if servers is not None else ()
         return ToolServerListBody([_server_body(one) for one in found if client.may_use_tools_of(one.name)])
 
-    @_admin_get("/tools", "listServerTools")
-    async def list_tools(request: Request[Any, Any, Any]) -> ToolListBody:
-        client, servers = context_of(request.scope).client, services.tool_servers
+    @_get("/tools", "listServerTools", admin=False)
+    async def list_tools(
+        request: Request[Any, Any, Any], server: str | None = None, start: bool = True
+    ) -> ToolListBody:
+        client, servers, loop = context_of(request.scope).client, services.tool_servers, services.tool_loop
         if servers is None:
             return ToolListBody([], [])
-        names = [name for name in servers.names() if client.may_use_tools_of(name)]
-        found = await asyncio.gather(*(_listed(servers, name) for name in names))
-        tools = [ToolBody(one.full_name, one.server, one.description, one.schema) for ones, _ in found for one in ones]
-        pairs = zip(names, found, strict=True)
-        return ToolListBody(tools, [ListedServerBody(name, len(ones), error) for name, (ones, error) in pairs])
+        own = [one for one in servers.status() if client.may_use_tools_of(one.name) and server in (None, one.name)]
+        found = await asyncio.gather(*(_listed(servers, one, start) for one in own))
+        bodies: list[ListedServerBody] = []
+        for one, (tools, error, is_listed) in zip(own, found, strict=True):
+            rule = "always" if loop is None or loop.needs_approval(one.name) else "never"
+            bodies.append(ListedServerBody(one.name, len(tools), error, is_listed, rule))
+        tools = [tool for ones, _, _ in found for tool in ones]
+        return ToolListBody([ToolBody(one.full_name, one.server, one.description, one.schema) for one in tools], bodies)
 
     @json_route(f"{PREFIX}/execute", "executeTool", ToolOrder, guards=[admins_only])
     async def execute(body: ToolOrder, context: RequestContext) -> ToolResultBody:
@@ -147,10 +155,10 @@ def mcp_routes(services: Services) -> list[HTTPRouteHandler]:
     return [list_servers, list_tools, execute, restart]
 
 
-def _admin_get(path: str, operation_id: str) -> get:
+def _get(path: str, operation_id: str, *, admin: bool) -> get:
     return get(
         PREFIX + path,
-        guards=[admins_only],
+        guards=[admins_only] if admin else [],
         cache_control=CacheControlHeader(no_store=True),
         operation_id=operation_id,
         responses=errors(401),
@@ -170,12 +178,14 @@ def _check(servers: ToolServers, name: str, client: Client) -> None:
         raise ToolNotFound(f"no tool server is named '{printable(name)}'", param="tool")
 
 
-async def _listed(servers: ToolServers, name: str) -> tuple[list[Tool], str]:
-    """The tools of a server, or none and why."""
+async def _listed(servers: ToolServers, server: ServerStatus, start: bool) -> tuple[list[Tool], str, bool]:
+    """The tools of a server, or none and why, and whether it was asked: without `start`, only one that runs is."""
+    if not start and server.state is not ServerState.READY:
+        return [], server.error, False
     try:
-        return list(await servers.tools(name)), ""
+        return list(await servers.tools(server.name)), "", True
     except (ToolServerUnavailable, ToolCallFailed) as error:
-        return [], error.message
+        return [], error.message, True
 
 
 def _server_body(one: ServerStatus) -> ToolServerBody:

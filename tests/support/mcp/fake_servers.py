@@ -19,7 +19,8 @@ async def echo(tool: str, arguments: Mapping[str, Any]) -> ToolResult:
 
 class FakeToolServers:
     """A ToolServers. `servers`: the names of each one's tools. `calls`: those that began, as (server, tool, arguments);
-    `cancelled`: those that were cancelled. `dead`: servers that cannot be reached."""
+    `cancelled`: those that were cancelled. `dead`: servers that cannot be reached; `idle`: those that a list of their
+    tools has to start; `listed`: the servers whose tools were listed."""
 
     def __init__(self, servers: Mapping[str, Sequence[str]], answer: Answer = echo) -> None:
         self._tools = {
@@ -31,6 +32,8 @@ class FakeToolServers:
         self.cancelled: list[tuple[str, str]] = []
         self.restarted: list[str] = []
         self.dead: set[str] = set()
+        self.idle: set[str] = set()
+        self.listed: list[str] = []
         self.is_closed = False
 
     def names(self) -> Sequence[str]:
@@ -41,12 +44,17 @@ class FakeToolServers:
             ServerStatus(
                 name,
                 "stdio",
-                ServerState.WAITING if name in self.dead else ServerState.READY,
+                self._state(name),
                 "it is dead" if name in self.dead else "",
                 num_tools=len(tools),
             )
             for name, tools in self._tools.items()
         ]
+
+    def _state(self, name: str) -> ServerState:
+        if name in self.dead:
+            return ServerState.WAITING
+        return ServerState.IDLE if name in self.idle else ServerState.READY
 
     def set_tool(self, tool: Tool) -> None:
         """Adds a tool, or replaces the one of its name."""
@@ -56,6 +64,8 @@ class FakeToolServers:
     async def tools(self, server: str) -> Sequence[Tool]:
         if server not in self._tools:
             raise ToolNotFound(f"there is no tool server {server}")
+        self.listed.append(server)
+        self.idle.discard(server)
         if server in self.dead:
             raise ToolServerUnavailable(f"the tool server {server} cannot be used: it is dead")
         return tuple(self._tools[server])

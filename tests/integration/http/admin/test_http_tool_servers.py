@@ -113,13 +113,40 @@ def test_keys_reach_only_their_servers() -> None:
         for path, part in (("/v1/mcp/servers", "servers"), ("/v1/mcp/tools", "servers")):
             found = service.client.get(path, headers=headers("half")).json()[part]
             assert [one["name"] for one in found] == ["time"]
-            assert service.client.get(path, headers=headers("user")).status_code == 403
+        assert service.client.get("/v1/mcp/servers", headers=headers("user")).status_code == 403
         restart = "/v1/mcp/servers/git/restart"
         assert service.client.post(restart, headers=headers("half"), json={}).status_code == 403
         assert service.client.post(restart, headers=ROOT, json={}).json()["name"] == "git"
         assert service.client.post("/v1/mcp/servers/none/restart", headers=ROOT, json={}).status_code == 404
         assert tools.restarted == ["git"]
         assert [server for server, _, _ in tools.calls] == ["time"]
+
+
+def test_a_key_lists_the_tools_of_its_servers_and_starts_only_these() -> None:
+    tools = servers()
+    with keyed_service(*KEYS, Client("none"), tool_servers=tools, approvals={"time": False}) as service:
+
+        def listed(key: str, query: str = "") -> Any:
+            return service.client.get(f"/v1/mcp/tools{query}", headers=headers(key)).json()
+
+        assert listed("none") == listed("user", "?server=git") == {"tools": [], "servers": []}
+        assert tools.listed == []
+        found = listed("user")
+        assert [one["name"] for one in found["tools"]] == ["time__convert", "time__now"]
+        own = {"name": "time", "tools": 2, "error": "", "listed": True, "approval": "never"}
+        assert found["servers"] == [own]
+        assert [one["approval"] for one in listed("root", "?server=git")["servers"]] == ["always"]
+        assert tools.listed == ["time", "git"]
+
+
+def test_a_list_that_starts_nothing_has_the_tools_of_servers_that_run() -> None:
+    tools = servers()
+    tools.idle.add("git")
+    with keyed_service(*KEYS, tool_servers=tools) as service:
+        found = service.client.get("/v1/mcp/tools?start=false", headers=ROOT).json()
+        assert [one["name"] for one in found["tools"]] == ["time__convert", "time__now"]
+        assert [(one["name"], one["listed"]) for one in found["servers"]] == [("time", True), ("git", False)]
+        assert tools.listed == ["time"]
 
 
 def test_without_servers_nothing_is_listed_and_a_call_says_so() -> None:
