@@ -25,19 +25,21 @@ export async function readKeys() {
 
 function make({ name }) {
   const button = h("button", { type: "button", class: "danger", "aria-label": `Revoke ${name}`, onclick: () => tried(() => revoke(name)) }, "Revoke…");
-  return row(["Name", "May", "A minute>", "At once>", "Models"], [button]);
+  return row(["Name", "May", "A minute>", "At once>", "Models", "Tool servers"], [button]);
 }
 
 function update(tableRow, key) {
   const limit = (value) => (value === null ? "no limit" : count(value));
   const may = [key.admin ? "admin" : "ask", key.priority === "batch" ? "batch" : ""].filter(Boolean).join(", ");
-  fill(tableRow, [key.own ? `${key.name} (yours)` : key.name, may, limit(key.requests_per_minute), limit(key.max_concurrent), key.models === null ? "all" : key.models.join(", ") || "none"]);
-  tableRow.cells[5].firstElementChild.hidden = !key.mayChange || key.own || key.name === "default";
+  const names = (list, otherwise) => (list === null ? otherwise : list.join(", ") || "none");
+  fill(tableRow, [key.own ? `${key.name} (yours)` : key.name, may, limit(key.requests_per_minute), limit(key.max_concurrent), names(key.models, "all"), names(key.mcp, key.admin ? "all" : "none")]);
+  tableRow.cells[6].firstElementChild.hidden = !key.mayChange || key.own || key.name === "default";
 }
 
 async function add() {
   const number = (id) => (byId(id).value === "" ? null : Number(byId(id).value));
-  const order = { name: byId("keys-name").value.trim(), admin: byId("keys-admin").checked, requests_per_minute: number("keys-minute"), max_concurrent: number("keys-once") };
+  const servers = byId("keys-mcp").value.split(/[\s,]+/).filter(Boolean);
+  const order = { name: byId("keys-name").value.trim(), admin: byId("keys-admin").checked, requests_per_minute: number("keys-minute"), max_concurrent: number("keys-once"), mcp: servers.length > 0 ? servers : null };
   const { name, key } = await ask(PATH, { body: order });
   byId("keys-form").reset();
   byId("keys-made").hidden = false;
