@@ -10,7 +10,7 @@ from tests.support.http.servers.fake_service import KEY, FakeService, Serving, k
 
 
 def test_a_key_is_asked_for_and_kept_in_the_tab_only(serving: Serving, watch: Callable[..., Any]) -> None:
-    server = serving(keyed_service(Client("ann", requests_per_minute=2)))
+    server = serving(keyed_service(Client("ann", requests_per_minute=3)))
     profile = watch(server.base_url, allows=("401", "429"))
     chat = ChatPage(profile.open(f"{server.base_url}/chat"))
     dialog = chat.page.get_by_role("dialog", name="This server asks for a key")
@@ -25,7 +25,7 @@ def test_a_key_is_asked_for_and_kept_in_the_tab_only(serving: Serving, watch: Ca
     expect(chat.answer().locator(".problem")).to_be_hidden()
     chat.wait_until_answered()
     chat.ask("And now?")
-    expect(chat.answer().locator(".problem")).to_contain_text("try again in 30s")
+    expect(chat.answer().locator(".problem")).to_contain_text("try again in 20s")
     kept = chat.page.evaluate("JSON.stringify(localStorage) + document.cookie + location.href")
     assert KEY not in kept
     other = ChatPage(profile.open(f"{server.base_url}/chat"))

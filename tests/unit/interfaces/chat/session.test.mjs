@@ -35,6 +35,7 @@ function chat() {
     later: (ms, then) => waits.push(then),
     onChange: (what) => told.push(what),
     onUnkept: () => {},
+    servers: () => null,
   });
   return { session, shelf, asked, told, waits };
 }

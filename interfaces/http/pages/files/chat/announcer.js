@@ -11,12 +11,16 @@ export class Announcer {
     this.#element = element;
   }
 
-  /** @param {string} id of the open conversation @param {() => string} spoken the answer as text */
+  /**
+   * @param {string} id of the open conversation @param {() => string} spoken the answer as text
+   * @returns {boolean} whether its answer has just ended
+   */
   update(id, isRunning, spoken) {
     const wasRunning = this.#running === id;
     this.#running = isRunning ? id : null;
     if (isRunning && !wasRunning) this.#element.textContent = "The answer is on its way.";
     if (!isRunning && wasRunning) this.#element.textContent = shortened(spoken());
+    return !isRunning && wasRunning;
   }
 }
 

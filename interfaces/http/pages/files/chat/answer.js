@@ -2,7 +2,8 @@
 //
 // `state`: `streaming` while chunks come; `done` where the server said why it ended; `stopped` by the reader; `broken`
 // by an error, or by a page that went away. Only `streaming` changes. Times are milliseconds since the question was
-// sent, null until known.
+// sent, null until known. `steps` are those of tool_steps.js; text and calls are what came after the last of them.
+import { settle } from "./tool_steps.js";
 
 /** @typedef {"streaming" | "done" | "stopped" | "broken"} AnswerState */
 /** @typedef {{id: string, name: string, arguments: string}} ToolCall */
@@ -17,6 +18,7 @@ export function newAnswer(model) {
     content: "",
     reasoning: "",
     calls: [],
+    steps: [],
     callProblems: [],
     finish: null,
     usage: null,
@@ -47,22 +49,31 @@ export function foldChunk(answer, chunk, atMs) {
 /** The stream is over. One that never said why it ended is broken. */
 export function end(answer) {
   if (answer.state !== "streaming") return;
+  settle(answer);
   if (answer.finish !== null) answer.state = "done";
   else fail(answer, { message: "The stream ended before the answer did.", status: 0, code: "broken", retryAfterS: null });
 }
 
 export function stop(answer) {
-  if (answer.state === "streaming") answer.state = "stopped";
+  if (answer.state !== "streaming") return;
+  settle(answer);
+  answer.state = "stopped";
 }
 
 /** @param {Problem} problem */
 export function fail(answer, problem) {
   if (answer.state !== "streaming") return;
+  settle(answer);
   answer.state = "broken";
   answer.problem = problem;
 }
 
 export function isEmpty(answer) {
+  return hasNoLast(answer) && answer.steps.length === 0;
+}
+
+/** Whether nothing came after the last step. */
+export function hasNoLast(answer) {
   return answer.content === "" && answer.reasoning === "" && answer.calls.length === 0;
 }
 

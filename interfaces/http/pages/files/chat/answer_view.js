@@ -2,18 +2,22 @@
 //
 // `update` is called once a frame at most while it streams, and writes only what differs.
 import { h, setText } from "../shared/dom.js";
-import { canGoOn, isEmpty } from "./answer.js";
+import { canGoOn, hasNoLast, isEmpty } from "./answer.js";
 import { BranchSwitch } from "./branch_switch.js";
 import { CodeBlock, copyText } from "./code_block.js";
 import { shownFigures } from "./figures.js";
 import { GrowingMarkdown } from "./growing_markdown.js";
 import { iconButton } from "./icons.js";
 import { problemWords } from "./problem_words.js";
+import { everyCall, fullName, waiting, wholeText } from "./tool_steps.js";
+import { StepView } from "./tool_view.js";
 
 export class AnswerView {
   #answer;
   #name = h("h2", { class: "small" });
   #status = h("p", { class: "muted status", hidden: true });
+  #steps = h("div", {});
+  #stepViews = [];
   #reasoning = new Folded("reasoning");
   #calls = h("div", { class: "calls" });
   #callViews = [];
@@ -26,7 +30,8 @@ export class AnswerView {
   #shownActions = "";
   #on;
 
-  /** @param {{turnTo: (step: number) => void, regenerate: () => void, goOn: () => void, askKey: () => void}} on */
+  /** @param {{turnTo: (step: number) => void, regenerate: () => void, goOn: () => void,
+   *   askKey: () => void, decide: (id: string, isApproved: boolean) => void}} on */
   constructor(answer, on) {
     this.#answer = answer;
     this.#on = on;
@@ -35,6 +40,7 @@ export class AnswerView {
       "article",
       { class: "turn answer" },
       this.#name,
+      this.#steps,
       this.#reasoning.element,
       this.#body,
       this.#calls,
@@ -54,11 +60,15 @@ export class AnswerView {
     const isStreaming = answer.state === "streaming";
     this.element.setAttribute("aria-busy", String(isStreaming));
     setText(this.#name, answer.model || "Answer");
+    for (const [at, step] of answer.steps.entries()) {
+      this.#stepViews[at] ??= this.#newStep();
+      this.#stepViews[at].update(step, isLast && !isStreaming);
+    }
     this.#reasoning.update(answer.reasoning, isStreaming && answer.content === "" ? "Reasoning …" : "Reasoning");
     this.#text.update(answer.content);
     if (!isStreaming) this.#text.finish();
     this.#showCalls(answer);
-    this.#status.hidden = !isStreaming || !isEmpty(answer);
+    this.#status.hidden = !isStreaming || !hasNoLast(answer) || everyCall(answer).some(({ state }) => state === "running");
     setText(this.#status, progress);
     this.#showProblem(answer, isLeftOut);
     this.#showFigures(isStreaming ? [] : shownFigures(answer));
@@ -68,7 +78,14 @@ export class AnswerView {
 
   /** The text for a screen reader once the answer is complete. */
   get spoken() {
-    return this.#body.textContent;
+    const asked = waiting(this.#answer).map((call) => `Approval is needed for a call of ${fullName(call)}.`);
+    return [...this.#stepViews.map(({ text }) => text), this.#body.textContent, ...asked].filter(Boolean).join(" ");
+  }
+
+  #newStep() {
+    const view = new StepView(new Folded("reasoning"), this.#on.decide);
+    this.#steps.append(view.element);
+    return view;
   }
 
   #showCalls({ calls, callProblems }) {
@@ -108,7 +125,7 @@ export class AnswerView {
   #showActions(answer, isLast) {
     const wanted = [];
     if (answer.state !== "streaming") {
-      if (answer.content !== "") wanted.push("Copy");
+      if (wholeText(answer) !== "") wanted.push("Copy");
       if (isLast && answer.problem?.status === 401) wanted.push("Enter key");
       if (isLast && canGoOn(answer)) wanted.push("Continue");
       if (isLast) wanted.push(isEmpty(answer) ? "Try again" : "Regenerate");
@@ -119,7 +136,7 @@ export class AnswerView {
   }
 
   #button(label) {
-    if (label === "Copy") return iconButton("copy", label, { onclick: (event) => copyText(this.#answer.content, event.currentTarget) });
+    if (label === "Copy") return iconButton("copy", label, { onclick: (event) => copyText(wholeText(this.#answer), event.currentTarget) });
     const does = {
       "Enter key": this.#on.askKey,
       Continue: this.#on.goOn,
@@ -130,9 +147,15 @@ export class AnswerView {
   }
 }
 
+const ENDS = {
+  length: "The answer reached its greatest length.",
+  max_steps: "The answer reached the server's limit of steps with tools.",
+  max_tool_calls: "The answer reached the server's limit of tool calls.",
+};
+
 function plainWords(state, finish) {
   if (state === "stopped") return "Stopped.";
-  return state === "done" && finish === "length" ? "The answer reached its greatest length." : "";
+  return state === "done" ? (ENDS[finish] ?? "") : "";
 }
 
 /** Text under a summary, closed until the reader opens it; drawn only then. */

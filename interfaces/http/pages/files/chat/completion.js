@@ -1,4 +1,4 @@
-// One request to `/v1/chat/completions`, folded into an answer as it streams.
+// One request for an answer, folded into it as it streams.
 //
 // Never rejects: what goes wrong is the answer's `problem`, in the server's words where it has any, and what came
 // stays. `signal` stops it; the server cancels the request when the connection closes.
@@ -7,7 +7,7 @@ import { EventStream } from "./event_stream.js";
 
 /**
  * @param {{fetch: typeof fetch, now: () => number, url: string, headers: Record<string, string>, body: object,
- *   signal: AbortSignal, answer: object, onChange: () => void, onProgress: (words: string) => void}} asked
+ *   fold?: (answer: object, event: object, atMs: number) => void, signal: AbortSignal, answer: object, onChange: () => void, onProgress: (words: string) => void}} asked
  */
 export async function complete(asked) {
   const { answer, signal } = asked;
@@ -47,7 +47,7 @@ async function begin(asked) {
   return response;
 }
 
-async function read(response, { answer, now, sentMs, onProgress, onChange }) {
+async function read(response, { answer, fold = foldChunk, now, sentMs, onProgress, onChange }) {
   answer.cache = response.headers.get("x-cairn-cache") ?? "";
   const events = new EventStream();
   const reader = response.body.getReader();
@@ -56,7 +56,7 @@ async function read(response, { answer, now, sentMs, onProgress, onChange }) {
     if (done) return;
     for (const event of events.feed(value)) {
       if (event.comment !== undefined) onProgress(event.comment);
-      else if (event.data !== "[DONE]") foldChunk(answer, JSON.parse(event.data), now() - sentMs);
+      else if (event.data !== "[DONE]") fold(answer, JSON.parse(event.data), now() - sentMs);
     }
     onChange();
   }

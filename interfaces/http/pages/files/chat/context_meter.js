@@ -2,9 +2,10 @@
 import { count } from "../shared/format.js";
 import { h, setText } from "../shared/dom.js";
 
-/** Tokens of the last answer that has usage, with its prompt; null before one. */
+/** Tokens of the last answer that has usage, with its prompt; null before one, and where that of all its steps is one sum. */
 export function tokensOf({ turns }) {
-  const usage = turns.findLast((turn) => turn.role === "assistant" && turn.usage)?.usage;
+  const last = turns.findLast((turn) => turn.role === "assistant" && turn.usage);
+  const usage = last?.steps.length > 0 ? null : last?.usage;
   const tokens = usage ? usage.promptTokens + usage.completionTokens : Number.NaN;
   return Number.isFinite(tokens) ? tokens : null;
 }

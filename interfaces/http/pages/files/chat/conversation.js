@@ -3,17 +3,19 @@
 // Turns alternate: a question, with `pictures` and `files` if it has any, then its answer; branches.js tells what can
 // stand beside them. `settings` are blank (null, "") where the server's own apply.
 
-import { isEmpty } from "./answer.js";
+import { hasNoLast, isEmpty } from "./answer.js";
 import { fork } from "./branches.js";
+import { stepMessages } from "./tool_steps.js";
 
 export const MAX_TITLE = 80;
 
 /** @typedef {{model: string, system: string, temperature: number | null, topP: number | null,
- *   maxTokens: number | null, seed: number | null, tools: string}} Settings `tools`: JSON, as in a request */
+ *   maxTokens: number | null, seed: number | null, tools: string, serverTools: string[]}} Settings `tools`: JSON, as in
+ *   a request; `serverTools`: names `server__tool` of those that are switched on */
 
 /** @returns {Settings} */
 export function blankSettings() {
-  return { model: "", system: "", temperature: null, topP: null, maxTokens: null, seed: null, tools: "" };
+  return { model: "", system: "", temperature: null, topP: null, maxTokens: null, seed: null, tools: "", serverTools: [] };
 }
 
 /** @param {string} id @param {Settings} settings @param {number} nowMs since the epoch */
@@ -43,16 +45,22 @@ export function ask({ turns }, content, at = turns.length, { pictures = [], file
 
 /** The body of the request that the last turns ask for: an answer, or more of the last one. */
 export function requestBody({ settings, turns }) {
-  const messages = sentTurns(turns).map(wireMessage);
+  const messages = sentTurns(turns).flatMap(wireMessages);
   if (settings.system.trim() !== "") messages.unshift({ role: "system", content: settings.system });
-  const body = { messages };
+  const body = { messages, ...settingsFields(settings) };
+  if (messages.at(-1)?.role === "assistant") body.continue_final_message = true;
+  return body;
+}
+
+/** The settings that are not blank, by their names in a chat completion. */
+export function settingsFields(settings) {
+  const body = {};
   if (settings.model !== "") body.model = settings.model;
   if (settings.temperature !== null) body.temperature = settings.temperature;
   if (settings.topP !== null) body.top_p = settings.topP;
   if (settings.maxTokens !== null) body.max_tokens = settings.maxTokens;
   if (settings.seed !== null) body.seed = settings.seed;
-  if (settings.tools.trim() !== "") body.tools = JSON.parse(settings.tools);
-  if (messages.at(-1)?.role === "assistant") body.continue_final_message = true;
+  if (settings.tools.trim() !== "") body.tools = JSON.parse(settings.tools).filter((tool) => tool?.type !== "mcp"); // those of servers have switches
   return body;
 }
 
@@ -60,7 +68,7 @@ export function requestBody({ settings, turns }) {
  * The turns that the model gets. A question whose answer never began (it was refused, or the server was not reached)
  * is left out with it, so that what failed once does not refuse all that follows; the last question is asked.
  */
-function sentTurns(turns) {
+export function sentTurns(turns) {
   return turns.filter((turn, at) => {
     const answer = turn.role === "user" ? turns[at + 1] : turn;
     return answer === undefined || !isEmpty(answer);
@@ -88,7 +96,7 @@ export function fenced(text, language) {
   return `${fence}${language}\n${text}\n${fence}`;
 }
 
-function question({ content: words, pictures = [], files = [] }) {
+export function questionContent({ content: words, pictures = [], files = [] }) {
   const content = files.length === 0 ? words : withFiles(words, files);
   const shown = [...pictures.map(picturePart), ...files.filter(({ text }) => text === undefined).map(pdfPart)];
   if (shown.length === 0) return content;
@@ -103,8 +111,14 @@ function pdfPart({ name, url, gone }) {
   return gone ? textPart(`[the file ${name}, which is no longer kept]\n`) : { type: "file", file: { filename: name, file_data: url } };
 }
 
-function wireMessage(turn) {
-  if (turn.role === "user") return { role: "user", content: question(turn) };
+/** The messages of a chat that a turn is. */
+function wireMessages(turn) {
+  if (turn.role === "user") return [{ role: "user", content: questionContent(turn) }];
+  const steps = turn.steps.flatMap(stepMessages);
+  return turn.steps.length > 0 && hasNoLast(turn) ? steps : [...steps, lastMessage(turn)];
+}
+
+function lastMessage(turn) {
   const message = { role: "assistant", content: turn.content };
   if (turn.reasoning !== "") message.reasoning_content = turn.reasoning;
   if (turn.calls.length > 0) {

@@ -1,7 +1,9 @@
 // Conversations as files: JSON with all that is known of them, which can be taken in again, or Markdown to read.
+import { changedTurns } from "./branches.js";
 import { fenced, titleOf } from "./conversation.js";
 import { shownFigures } from "./figures.js";
 import { conversationOf } from "./kept.js";
+import { NO_RESULT } from "./tool_steps.js";
 
 export function asJson(conversation) {
   return `${JSON.stringify({ format: "cairn.conversation.v1", ...conversation }, null, 2)}\n`;
@@ -25,8 +27,18 @@ export function imported(text) {
   }
   const all = value?.format === "cairn.conversation.v1" ? [value] : value?.format === "cairn.conversations.v1" ? value.conversations : null;
   if (!Array.isArray(all)) return null;
-  const conversations = all.map(conversationOf).filter((one) => one !== null);
+  const conversations = all.map(conversationOf).filter((one) => one !== null).map(harmless);
   return { conversations, numBad: all.length - conversations.length };
+}
+
+/** A file switches no tools on, and asks for no approval of a call. */
+function harmless(conversation) {
+  const lost = (call) => (["asked", "approved"].includes(call.state) ? { ...call, state: "lost", output: NO_RESULT } : call);
+  const turns = changedTurns(conversation.turns, (turn) => {
+    if (turn.role === "user") return turn;
+    return { ...turn, steps: turn.steps.map((step) => ({ ...step, calls: step.calls.map(lost) })) };
+  });
+  return { ...conversation, settings: { ...conversation.settings, serverTools: [] }, turns };
 }
 
 export function asMarkdown(conversation) {
@@ -48,11 +60,19 @@ function question({ content, pictures, files = [] }) {
 
 function answer(turn) {
   const parts = [`## ${turn.model || "Answer"}`];
-  if (turn.reasoning !== "") parts.push(`<details><summary>Reasoning</summary>\n\n${turn.reasoning}\n\n</details>`);
-  if (turn.content !== "") parts.push(turn.content);
+  for (const { reasoning, content, calls } of turn.steps) {
+    parts.push(...said(reasoning, content));
+    for (const call of calls) parts.push(`Call of \`${call.server}\`, \`${call.name}\`:`, fenced(call.arguments, "json"), fenced(call.output, ""));
+  }
+  parts.push(...said(turn.reasoning, turn.content));
   for (const call of turn.calls) parts.push(`Call of \`${call.name}\`:\n\n${fenced(call.arguments, "json")}`);
   if (turn.state !== "done") parts.push(`*${turn.problem?.message ?? "Stopped."}*`);
   const figures = shownFigures(turn).map(([label, value]) => `${label}: ${value}`);
   if (figures.length > 0) parts.push(`*${figures.join(" · ")}*`);
   return parts;
+}
+
+function said(reasoning, content) {
+  const shown = reasoning === "" ? [] : [`<details><summary>Reasoning</summary>\n\n${reasoning}\n\n</details>`];
+  return content === "" ? shown : [...shown, content];
 }

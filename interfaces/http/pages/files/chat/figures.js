@@ -27,13 +27,13 @@ export function figures(answer) {
   return {
     promptTokens: answer.usage?.promptTokens ?? (cache === null ? null : number("reused") + number("computed")),
     reusedTokens: answer.usage?.reusedTokens ?? (cache === null ? null : number("reused")),
-    tiers: ["live", "hot", "store", "shared"].map((tier) => [tier, number(tier)]).filter(([, tokens]) => tokens > 0),
+    tiers: ["live", "hot", "store", "shared"].map((tier) => [tier, number(tier)]).filter(([, tokens]) => tokens > 0 && answer.steps.length === 0), // the header is the first step's
     reason: cache?.get("reason") ?? "",
     outputTokens,
     isCounted: answer.usage !== null,
     acceptedTokens: answer.usage?.acceptedTokens ?? 0,
     draftedTokens: (answer.usage?.acceptedTokens ?? 0) + (answer.usage?.rejectedTokens ?? 0),
-    tokensPerS: rate(outputTokens, answer),
+    tokensPerS: answer.steps.length > 0 ? null : rate(outputTokens, answer),
     firstMs: answer.firstMs,
   };
 }
@@ -63,7 +63,7 @@ export function shownFigures(answer) {
   if (found.draftedTokens > 0) {
     shown.push(["drafted", `${count(found.acceptedTokens)} of ${count(found.draftedTokens)} tokens accepted`]);
   }
-  if (found.promptTokens !== null) shown.push(["prompt", `${count(found.promptTokens)} tokens`]);
+  if (found.promptTokens !== null) shown.push(["prompt", `${count(found.promptTokens)} tokens${answer.steps.length > 0 ? " in all steps" : ""}`]);
   if (found.reusedTokens !== null) shown.push(["reused", reused(found)]);
   return shown;
 }

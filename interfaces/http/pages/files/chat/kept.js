@@ -3,6 +3,7 @@
 import { fail, newAnswer } from "./answer.js";
 import { changedTurns } from "./branches.js";
 import { blankSettings } from "./conversation.js";
+import { stepsOf } from "./tool_steps.js";
 
 const CLOSED = { message: "The page was closed before the answer ended.", status: 0, code: "closed", retryAfterS: null };
 
@@ -71,6 +72,7 @@ function turnOf(turn) {
   for (const [name, blank] of Object.entries(made)) if (isLike(turn[name], blank, NULLABLE[name])) made[name] = turn[name];
   made.calls = turn.calls.filter((call) => ["id", "name", "arguments"].every((name) => typeof call?.[name] === "string"));
   made.callProblems = made.callProblems.map(String);
+  made.steps = stepsOf(turn.steps);
   if (typeof made.problem?.message !== "string") made.problem = null;
   if (!STATES.includes(made.state)) made.state = "streaming";
   if (made.state === "broken") made.problem = { ...CLOSED, code: "", ...made.problem };
@@ -93,6 +95,7 @@ function settingsOf(value) {
   for (const [name, blank] of Object.entries(settings)) {
     if (typeof value?.[name] === (blank === null ? "number" : "string")) settings[name] = value[name];
   }
+  if (Array.isArray(value?.serverTools)) settings.serverTools = value.serverTools.filter((name) => typeof name === "string");
   try {
     if (settings.tools.trim() !== "" && !Array.isArray(JSON.parse(settings.tools))) settings.tools = "";
   } catch {

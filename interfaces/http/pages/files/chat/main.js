@@ -20,6 +20,7 @@ import { SettingsForm } from "./settings_form.js";
 import { Shelf } from "./shelf.js";
 import { Sidebar } from "./sidebar.js";
 import { Thread } from "./thread.js";
+import { ToolPanel } from "./tool_panel.js";
 
 const later = (ms, then) => setTimeout(then, ms);
 const now = () => performance.now();
@@ -33,6 +34,7 @@ const session = new Session(new Shelf(storage()), {
   later,
   onChange,
   onUnkept,
+  servers: () => tools.servers,
 });
 
 const loads = new LoadWatch({ ask, later, isWaiting, onChange: () => thread.showAnswer() });
@@ -47,6 +49,7 @@ const settings = new SettingsForm(byId("settings"), (changed) => {
   session.set(changed);
   if ("model" in changed) showModel();
 });
+const tools = new ToolPanel(byId("server-tools"), { ask, onChange: (serverTools) => session.set({ serverTools }) });
 const presets = new Presets(
   storage(),
   { area: byId("system"), select: byId("preset"), save: byId("save-preset"), remove: byId("delete-preset") },
@@ -102,6 +105,7 @@ function onChange(what) {
   if (isRunning) loads.start();
   thread.showTurns();
   settings.show(session.current);
+  tools.show(session.current.settings.serverTools);
   showModel();
   presets.show();
   composer.update({ isRunning });
@@ -109,7 +113,7 @@ function onChange(what) {
   if (isRunning || session.current !== shown) follow.toEnd();
   else follow.grown(); // an answer has ended: who reads on above stays there
   shown = session.current;
-  announcer.update(session.current.id, isRunning, () => thread.lastSpoken);
+  if (announcer.update(session.current.id, isRunning, () => thread.lastSpoken)) thread.focusApproval();
   if (!context.show(session.current) && !isRunning) lookUp();
 }
 
@@ -151,6 +155,7 @@ async function loadModels() {
     context.know(data);
     context.show(session.current);
     notices.tell("models", "");
+    tools.load();
   } catch (error) {
     const mend = error.needsKey ? { label: "Enter key", does: askKey } : { label: "Try again", does: loadModels };
     notices.tell("models", `The models are not known: ${error.message}`, mend);

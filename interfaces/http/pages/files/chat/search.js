@@ -1,6 +1,7 @@
 // A search in the conversations: each word of it is somewhere in the title, a question, an answer or a file's name.
 import { everyTurn } from "./branches.js";
 import { titleOf } from "./conversation.js";
+import { wholeText } from "./tool_steps.js";
 
 /** @param {string} query empty finds all @param {object[]} conversations */
 export function found(query, conversations) {
@@ -14,6 +15,6 @@ export function found(query, conversations) {
 
 function textOf(conversation) {
   const turns = [...everyTurn(conversation.turns)];
-  const parts = turns.flatMap(({ content, files }) => [content, ...(files ?? []).map((file) => file.name)]);
+  const parts = turns.flatMap(({ role, content, files, ...turn }) => [role === "user" ? content : wholeText({ content, ...turn }), ...(files ?? []).map((file) => file.name)]);
   return [titleOf(conversation), ...parts].join("\n").toLowerCase();
 }

@@ -6,6 +6,8 @@
 import { isEmpty, newAnswer, reopen } from "./answer.js";
 import { fork, turnTo } from "./branches.js";
 import { ask, blankSettings, newConversation, requestBody } from "./conversation.js";
+import { EventFold, responsesBody } from "./responses.js";
+import { everyCall, fullName, serverOf, waiting } from "./tool_steps.js";
 
 const SAVE_EVERY_MS = 1000;
 
@@ -18,7 +20,8 @@ export class Session {
    * @param {import("./shelf.js").Shelf} shelf
    * @param {{request: (asked: object) => Promise<void>, newId: () => string, nowMs: () => number,
    *   later: (ms: number, then: () => void) => void, onChange: (what: string) => void,
-   *   onUnkept: (saved: object) => void}} ports `request`: completion.js, but for what is the same for all
+   *   onUnkept: (saved: object) => void, servers: () => string[] | null}} ports `request`: completion.js, but for what is
+   *   the same for all; `servers`: the tool servers that there are, null while that is not known
    */
   constructor(shelf, ports) {
     this.#shelf = shelf;
@@ -88,7 +91,23 @@ export class Session {
     const answer = this.current.turns.at(-1);
     if (this.isRunning() || answer?.role !== "assistant") return;
     reopen(answer);
-    this.#run(this.current, answer, requestBody(this.current));
+    this.#run(this.current, answer, { body: requestBody(this.current) });
+  }
+
+  /** The reader allows or refuses a call of the last answer, which goes on once all are decided. */
+  decide(id, isApproved) {
+    const answer = this.current.turns.at(-1);
+    const call = answer?.role === "assistant" && !this.isRunning() ? waiting(answer).find((one) => one.id === id) : undefined;
+    if (call === undefined) return;
+    Object.assign(call, { state: isApproved ? "approved" : "refused", output: "" });
+    if (waiting(answer).length > 0) {
+      this.#keep(this.current);
+      this.#ports.onChange("turns");
+      return;
+    }
+    const request = this.#request(this.current);
+    reopen(answer);
+    this.#run(this.current, answer, request);
   }
 
   stop() {
@@ -145,13 +164,25 @@ export class Session {
   /** At `at`, where an answer may be already. */
   #answer(at) {
     const { current } = this;
-    const body = requestBody({ ...current, turns: current.turns.slice(0, at) });
+    const request = this.#request({ ...current, turns: current.turns.slice(0, at) });
     const answer = newAnswer(current.settings.model);
     fork(current.turns, at, answer);
-    this.#run(current, answer, body);
+    this.#run(current, answer, request);
   }
 
-  async #run(conversation, answer, body) {
+  /** With tools of servers, where some are switched on or approved, it goes to `/v1/responses`, which calls them. */
+  #request(conversation) {
+    const { settings, turns } = conversation;
+    const servers = this.#ports.servers();
+    const approved = turns.at(-1)?.role === "assistant" ? everyCall(turns.at(-1)).filter(({ state }) => state === "approved") : [];
+    const on = settings.serverTools.filter((name) => servers === null || servers.includes(serverOf(name)));
+    const tools = [...new Set([...on, ...approved.map(fullName)])];
+    if (tools.length === 0 && !isDecided(turns)) return { body: requestBody(conversation) };
+    const fold = new EventFold();
+    return { url: "/v1/responses", body: responsesBody(conversation, tools), fold: (...event) => fold.fold(...event) };
+  }
+
+  async #run(conversation, answer, request) {
     const run = { conversation, controller: new AbortController(), progress: "", isSaveDue: false };
     const isCurrent = () => this.#runs.get(conversation.id) === run;
     const show = () => conversation === this.current && this.#ports.onChange("answer");
@@ -160,7 +191,7 @@ export class Session {
     this.#save(conversation);
     this.#ports.onChange("turns");
     await this.#ports.request({
-      body,
+      ...request,
       answer,
       signal: run.controller.signal,
       onProgress: (words) => {
@@ -197,4 +228,10 @@ export class Session {
     const saved = this.#shelf.save(conversation);
     if (!saved.isKept || saved.numDropped + saved.numForgotten > 0) this.#ports.onUnkept(saved);
   }
+}
+
+/** Whether the last answer is to go on after calls that the reader has decided on. */
+function isDecided(turns) {
+  const last = turns.at(-1);
+  return last?.role === "assistant" && last.steps.length > 0;
 }

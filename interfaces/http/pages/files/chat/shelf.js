@@ -9,6 +9,7 @@ import { read } from "./kept.js";
 const PREFIX = "cairn.conversation.";
 export const MAX_CONVERSATIONS = 100;
 export const MAX_CHARS = 2_000_000; // of all of them; browsers give some five million to an origin
+export const MAX_RESULT_CHARS = 30_000; // of one call's result, once the page is closed
 export const MAX_MEDIA_CHARS = 1_500_000; // of the images and PDF files of one
 
 export class Shelf {
@@ -146,6 +147,13 @@ function without(turn, isGone) {
   return kept;
 }
 
+/** A turn whose results are no longer than a browser has room for. */
+function withShortResults(turn) {
+  if (!turn.steps?.length) return turn;
+  const cut = (call) => (call.output.length > MAX_RESULT_CHARS ? { ...call, output: `${call.output.slice(0, MAX_RESULT_CHARS)}\n[the rest is no longer kept]` } : call);
+  return { ...turn, steps: turn.steps.map((step) => ({ ...step, calls: step.calls.map(cut) })) };
+}
+
 function hasMedia({ turns }) {
   return [...everyTurn(turns)].some((turn) => media(turn).length > 0);
 }
@@ -157,7 +165,7 @@ function storedText(conversation) {
   for (const turn of [...everyTurn(conversation.turns)].reverse()) {
     for (const one of media(turn)) if ((room -= one.url.length) < 0) gone.add(one);
   }
-  const kept = (turn) => without(turn, (one) => gone.has(one));
+  const kept = (turn) => withShortResults(without(turn, (one) => gone.has(one)));
   return JSON.stringify({ ...conversation, turns: changedTurns(conversation.turns, kept) });
 }
 

@@ -53,6 +53,19 @@ export class Thread {
     return [...this.#views.values()].at(-1)?.spoken ?? "";
   }
 
+  /** The reader is shown the call that waits, unless he is writing. @returns {boolean} whether there is one */
+  focusApproval() {
+    const card = this.#element.querySelector(".approval");
+    const { activeElement: active } = document;
+    if (card !== null && !(active?.tagName === "TEXTAREA" && active.value !== "")) card.focus();
+    return card !== null;
+  }
+
+  #decide(id, isApproved) {
+    this.#session.decide(id, isApproved);
+    if (!this.focusApproval()) this.#element.parentElement.focus(); // the button that had it is gone
+  }
+
   #update(view, at) {
     const { turns } = this.#session.current;
     const isLast = at === turns.length - 1;
@@ -70,6 +83,6 @@ export class Thread {
     };
     if (turn.role === "user") return new QuestionView(turn, { turnTo, ask: (text, attached) => this.#session.ask(text, at, attached) });
     const regenerate = () => this.#session.regenerate();
-    return new AnswerView(turn, { turnTo, regenerate, goOn: () => this.#session.goOn(), askKey: this.#on.askKey });
+    return new AnswerView(turn, { turnTo, regenerate, goOn: () => this.#session.goOn(), askKey: this.#on.askKey, decide: (id, isApproved) => this.#decide(id, isApproved) });
   }
 }
