@@ -57,9 +57,6 @@ def test_tool_servers_are_shown_and_restarted(size: tuple[int, int], theme: str,
     expect(git.locator("pre")).to_contain_text("<img src=x onerror")
     assert is_as_wide_as_its_window(page)
     assert grave_findings(page) == []
-    import os
-
-    os.environ.get("SHOT") and page.locator("#tool-servers").screenshot(path=f"/tmp/mc/{theme}{size[0]}.png")
     git.get_by_role("button").click()
     expect(git).to_contain_text("ready")
     expect(page.locator("#notice")).to_have_text("git was restarted.")
