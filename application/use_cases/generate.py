@@ -4,7 +4,7 @@ All checks happen before `answering` yields, so that an invalid request raises b
 """
 
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager, closing
+from contextlib import AbstractContextManager, asynccontextmanager, closing
 from dataclasses import replace
 
 from application.ports.clock import IdSource
@@ -54,6 +54,10 @@ class Generate:
         self._grammars = grammars or GrammarCheck()
         self._calls = calls or GeneratedCalls()
         self._content = content
+
+    def enclosing(self, request: GenerationRequest) -> AbstractContextManager[None]:
+        """Encloses an answer of several requests, as `OpenRequests.enclosing` does."""
+        return self._requests.enclosing(request)
 
     @asynccontextmanager
     async def answering(

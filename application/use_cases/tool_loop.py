@@ -12,13 +12,13 @@ is a result for the model.
 import asyncio
 import json
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 from application.ports.tool_servers import Tool, ToolResult, ToolServers
-from application.services.text_side.answers.answer import Answer, Progress, Reading
+from application.services.text_side.answers.answer import Answer, Progress, Reading, failure
 from application.services.text_side.models.model_finder import ServedModel
 from application.use_cases.generate import Generate
 from domain.errors import ComputeFailed, DomainError, ToolCallFailed, ToolNotFound
@@ -30,6 +30,7 @@ from domain.request.media import Image
 from domain.request.request import ChatPrompt, FinishReason, GenerationRequest, Usage, choice_id, total_usage
 from domain.request.server_calls import MAX_IMAGES_OF_RESULT, CallFault, CallOutcome, OfferedTool
 from domain.request.stream import (
+    Admitted,
     ContentDelta,
     Failed,
     Finished,
@@ -56,6 +57,11 @@ class LoopPlan:
 
     tools: Mapping[str, OfferedTool]
     max_calls: int | None = None
+
+
+Add: TypeAlias = Callable[[StreamItem], None]
+Prepare: TypeAlias = Callable[[Add], Awaitable[tuple[GenerationRequest, LoopPlan]]]
+"""Makes the first step, and adds what it makes on the way to the answer. May raise any DomainError."""
 
 
 class ToolLoop:
@@ -109,45 +115,60 @@ class ToolLoop:
     async def answering(self, request: GenerationRequest, plan: LoopPlan) -> AsyncGenerator[Reading]:
         """Encloses the stay of a request with tools of servers, as `Generate.answering` does. The first step is
         submitted before this yields."""
-        async with self._generate.answering([request]) as first:
-            answer = LoopedAnswer(self, self._generate, request, plan, first)
-            try:
-                yield answer
-            finally:
-                await answer.close()
+
+        async def at_once(_add: Add) -> tuple[GenerationRequest, LoopPlan]:
+            return request, plan
+
+        async with self.preparing(request, at_once) as answer:
+            await answer.begun()
+            yield answer
+
+    @asynccontextmanager
+    async def preparing(self, request: GenerationRequest, prepare: Prepare) -> "AsyncGenerator[LoopedAnswer]":
+        """As `answering`, of a request that `prepare` makes whole: a part of the answer, which nothing waits for."""
+        answer = LoopedAnswer(self, self._generate, request, prepare)
+        try:
+            yield answer
+        finally:
+            await answer.close()
 
 
 class LoopedAnswer:
     """A Reading of all steps as one choice. The next item is made when the reader has taken those before, so that a
     client that reads slowly holds up its own steps only."""
 
-    def __init__(
-        self, loop: ToolLoop, generate: Generate, request: GenerationRequest, plan: LoopPlan, first: Answer
-    ) -> None:
+    def __init__(self, loop: ToolLoop, generate: Generate, request: GenerationRequest, prepare: Prepare) -> None:
         self._loop = loop
         self._generate = generate
-        self._request = request
-        self._tools = plan.tools
-        self._max_calls = loop.max_calls if plan.max_calls is None else min(plan.max_calls, loop.max_calls)
-        self._first = first
-        self._current: Answer | None = first
-        self._task: asyncio.Task[None] | None = None
+        self._id = request.id
+        self._tools: Mapping[str, OfferedTool] = {}
+        self._max_calls = loop.max_calls
+        self._first: Answer | None = None
+        self._current: Answer | None = None
         self._unread: list[StreamItem] = []
         self._has_unread, self._was_taken = asyncio.Event(), asyncio.Event()
+        self._has_begun, self._is_admitted = asyncio.Event(), asyncio.Event()
         self._in_flight = asyncio.Semaphore(MAX_IN_FLIGHT)
         self._usages: list[Usage] = []
         self._num_calls = 0
         self.is_open = True
+        self._task = asyncio.create_task(self._run(request, prepare))
 
     # ---- the reader's side -------------------------------------------------------------------------------------
 
     @property
     def prompts(self) -> list[IdRow]:
-        return self._first.prompts
+        """The prompt of the first step, once that has begun, as all that follow."""
+        return self._begun.prompts
 
     @property
     def model(self) -> ServedModel:
-        return self._first.model
+        return self._begun.model
+
+    @property
+    def _begun(self) -> Answer:
+        assert self._first is not None
+        return self._first
 
     @property
     def num_choices(self) -> int:
@@ -156,20 +177,33 @@ class LoopedAnswer:
     @property
     def explanations(self) -> list[Explanation | None]:
         """The explanation of the first step."""
-        return self._first.explanations
+        return [None] if self._first is None else self._first.explanations
 
     @property
     def progress(self) -> Progress:
         return Progress("calling tools") if self._current is None else self._current.progress
 
+    async def begun(self) -> None:
+        """Waits until the first step was submitted. Raises the error of an answer that failed before."""
+        await self._has_begun.wait()
+        if self._first is None:
+            self._raise_failure()
+
     async def admitted(self, timeout_s: float) -> None:
         """As `Answer.admitted`, of the first step; before anything is read."""
-        await self._first.admitted(timeout_s)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._is_admitted.wait()
+        except TimeoutError:
+            return
+        self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        if self._unread and (error := failure(self._unread[-1])) is not None:
+            raise error
 
     async def items(self, until_s: float | None = None) -> list[tuple[int, StreamItem]]:
         """As `Answer.items`."""
-        if self._task is None:
-            self._task = asyncio.create_task(self._run())
         try:
             async with asyncio.timeout_at(until_s):
                 while not self._unread:
@@ -189,29 +223,33 @@ class LoopedAnswer:
 
     async def close(self) -> None:
         """Cancels the step or the calls that run, and waits until they have ended. Idempotent."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
 
     # ---- the steps ---------------------------------------------------------------------------------------------
 
-    async def _run(self) -> None:
+    async def _run(self, request: GenerationRequest, prepare: Prepare) -> None:
         try:
-            await self._run_steps()
+            with self._generate.enclosing(request):
+                await self._run_steps(*await prepare(self._add))
         except DomainError as error:
             self._end(Failed(error))
         except Exception:
             _log.exception("an answer with tools broke")
             self._end(Failed(ComputeFailed("internal error; the server's log has the details")))
 
-    async def _run_steps(self) -> None:
-        next_request = await self._step(self._request, self._first, 1)
-        self._first.close()
+    async def _run_steps(self, request: GenerationRequest, plan: LoopPlan) -> None:
+        self._tools = plan.tools
+        if plan.max_calls is not None:
+            self._max_calls = min(plan.max_calls, self._max_calls)
+        step: GenerationRequest | None = request
         number = 1
-        while next_request is not None:
+        while step is not None:
+            async with self._generate.answering([step]) as answer:
+                self._first = self._first or answer
+                self._has_begun.set()
+                step = await self._step(step, answer, number)
             number += 1
-            async with self._generate.answering([next_request]) as answer:
-                next_request = await self._step(next_request, answer, number)
 
     async def _step(self, request: GenerationRequest, answer: Answer, number: int) -> GenerationRequest | None:
         """Passes on what a step generates, and runs its calls. Returns the next step; None after the last one."""
@@ -226,6 +264,8 @@ class LoopedAnswer:
                 return await self._after(request, deltas, item, number)
             if isinstance(item, ContentDelta):
                 deltas.append(item)
+            if isinstance(item, Admitted | ContentDelta):
+                self._is_admitted.set()
             await self._put(item)
         return None
 
@@ -259,7 +299,7 @@ class LoopedAnswer:
         messages = [_assistant(deltas, calls), *results]
         return replace(
             request,
-            id=choice_id(self._request.id, number),
+            id=choice_id(self._id, number),
             prompt=_continued(request.prompt, messages),
             stop=replace(request.stop, max_tokens=left),
             arrived_ns=None,
@@ -276,13 +316,17 @@ class LoopedAnswer:
         self._end(replace(finished, reason=reason, usage=total_usage(self._usages), limit=limit))
 
     def _end(self, item: Finished | Failed) -> None:
+        self._add(item)
+        self._has_begun.set()
+        self._is_admitted.set()
+
+    def _add(self, item: StreamItem) -> None:
         self._unread.append(item)
         self._has_unread.set()
 
     async def _put(self, item: StreamItem) -> None:
         """Adds an item, and waits until the reader has taken it."""
-        self._unread.append(item)
-        self._has_unread.set()
+        self._add(item)
         self._was_taken.clear()
         await self._was_taken.wait()
 

@@ -184,6 +184,13 @@ class Failed(_Item):
 
 
 @dataclass(frozen=True, slots=True)
+class AnswerPrepared(_Item):
+    """A part of what was made before the first step, as the interface knows it that had it made."""
+
+    made: object
+
+
+@dataclass(frozen=True, slots=True)
 class ServerCallsBegan(_Item):
     """The calls of a step are whole, and the server runs its own."""
 
@@ -197,7 +204,7 @@ class ServerCallEnded(_Item):
 
 
 ContentDelta: TypeAlias = ReasoningDelta | TextDelta | ToolCallDelta
-ServerCallItem: TypeAlias = ServerCallsBegan | ServerCallEnded
+ServerCallItem: TypeAlias = AnswerPrepared | ServerCallsBegan | ServerCallEnded
 StreamItem: TypeAlias = (
     Admitted | PrefillProgress | PromptLogprobs | Pooled | ContentDelta | ServerCallItem | Finished | Failed
 )

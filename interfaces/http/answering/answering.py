@@ -129,12 +129,10 @@ async def begin(operation: Operation[BodyT], body: BodyT, context: RequestContex
     started = Started(
         context=context,
         requests=tuple(requests),
-        prompts=tuple(answer.prompts),
+        reading=answer,
         model=named[0].model,
-        tokenizer=answer.model.tokenizer,
         submitted_ns=clock.now_ns(),
         created_s=clock.unix_ns() // 1_000_000_000,
-        fingerprint=answer.model.description.system_fingerprint,
     )
     return body, answer, started
 

@@ -47,22 +47,32 @@ def sse_comment(text: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The submitted generations of one request, with its context. `created_s`: Unix time; `submitted_ns`: the same
-    moment by the monotonic clock.
+    """The generations of one request, with its context. `created_s`: Unix time; `submitted_ns`: the same moment by the
+    monotonic clock.
 
     `requests` and `prompts` (token ids) have an entry a prompt. Each prompt has equally many choices; they are counted
     from 0, prompt by prompt. `model`: as the client named it, which may be an alias; `fingerprint`: of the model as it
-    runs.
+    runs. `prompts`, `tokenizer` and `fingerprint` are there once the first prompt was submitted.
     """
 
     context: RequestContext
     requests: tuple[GenerationRequest, ...]
-    prompts: tuple[IdRow, ...]
+    reading: Reading
     model: ModelId
-    tokenizer: Tokenizer
     created_s: int
     submitted_ns: int = 0
-    fingerprint: str = ""
+
+    @property
+    def prompts(self) -> Sequence[IdRow]:
+        return self.reading.prompts
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.reading.model.tokenizer
+
+    @property
+    def fingerprint(self) -> str:
+        return self.reading.model.description.system_fingerprint
 
     @property
     def id(self) -> RequestId:
@@ -79,7 +89,7 @@ class Started:
 
     @property
     def num_choices(self) -> int:
-        return len(self.prompts) * self.choices_per_prompt
+        return self.reading.num_choices
 
 
 class Framing(Protocol):

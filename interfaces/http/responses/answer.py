@@ -6,7 +6,7 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import msgspec
@@ -18,6 +18,7 @@ from domain.errors import DomainError
 from domain.request.document import DocumentKey
 from domain.request.request import FinishReason
 from domain.request.stream import (
+    AnswerPrepared,
     ContentDelta,
     Finished,
     ReasoningDelta,
@@ -133,7 +134,7 @@ class AnswerContext:
                     id = call_item_id("mcp", self.started.id, step, call.id)
                     return ServerCallOutput(id, index, call.id, tool.server)
                 prefix = "ctc" if tool.is_custom else "fc"
-                if self.request.offered_tools:
+                if self.request.servers:
                     return CallOutput(call_item_id(prefix, self.started.id, step, str(index)), index, call.id, tool)
                 return CallOutput(f"{prefix}_{name}", index, call.id, tool)
 
@@ -165,19 +166,25 @@ class AnswerItems:
     """The items of one answer, made of its deltas. `output`: those that have ended."""
 
     def __init__(self, context: AnswerContext) -> None:
-        self._context = context
+        self.context = context
         self._open: tuple[ContentDelta, OutputItem] | None = None
         """The part that is being sent, and its item."""
         self._unsent: tuple[TokenLogprob, ...] = ()
         """Log probabilities of tokens that show no text yet."""
-        self.output: list[dict[str, Any]] = [*context.request.compacted]
+        self.output: list[dict[str, Any]] = [*context.request.made]
         self.num_reasoning = 0
         self._calls: dict[str, ServerCallOutput] = {}
         """The calls of servers' tools whose arguments are whole, until they have ended."""
         self._step, self._step_is_over = 0, False
 
     def note(self, item: ServerCallItem) -> list[Event]:
-        """The events of calls that the server runs."""
+        """The events of what is made before the first step, and of calls that the server runs."""
+        if isinstance(item, AnswerPrepared):
+            assert isinstance(item.made, ResponsesRequest)
+            made = item.made.made[len(self.output) :]
+            events = whole_items(made, len(self.output))
+            self.context, self.output = replace(self.context, request=item.made), [*self.output, *made]
+            return events
         if isinstance(item, ServerCallsBegan):
             self._step_is_over = True
             return self.close(COMPLETED)
@@ -188,15 +195,15 @@ class AnswerItems:
     def feed(self, delta: ContentDelta) -> list[Event]:
         if isinstance(delta, ReasoningDelta):
             self.num_reasoning += len(delta.token_ids)
-        if isinstance(delta, TextDelta) and self._context.request.shows_logprobs:
+        if isinstance(delta, TextDelta) and self.context.request.shows_logprobs:
             self._unsent += delta.logprobs
-        if is_blank(delta) or (self._context.request.work is not None and not isinstance(delta, TextDelta)):
+        if is_blank(delta) or (self.context.request.work is not None and not isinstance(delta, TextDelta)):
             return []
         before: list[Event] = []
         self._step, self._step_is_over = self._step + self._step_is_over, False
         if self._open is None or not self._open[0].merges_with(delta):
             before = self.close(COMPLETED)
-            self._open = opening(delta), self._context.item(delta, len(self.output), self._step)
+            self._open = opening(delta), self.context.item(delta, len(self.output), self._step)
             before += self._open[1].opening()
         logprobs = self._logprobs() if isinstance(delta, TextDelta) else ()
         return before + self._open[1].feed(_piece(delta), logprobs)
@@ -216,7 +223,7 @@ class AnswerItems:
 
     def _logprobs(self) -> list[dict[str, Any]]:
         unsent, self._unsent = self._unsent, ()
-        return [_logprob(entry) for entry in token_logprobs(unsent, self._context.started.tokenizer)]
+        return [_logprob(entry) for entry in token_logprobs(unsent, self.context.started.tokenizer)]
 
 
 def _logprob(entry: TokenLogprobBody | TopLogprob) -> dict[str, Any]:
@@ -227,20 +234,19 @@ def _logprob(entry: TokenLogprobBody | TopLogprob) -> dict[str, Any]:
 
 def response_body(request: ResponsesRequest, started: Started, choices: Sequence[Collected]) -> ResponseBody:
     """Returns the whole answer, that of the only choice, and stores it."""
-    context, choice = AnswerContext(request, started), choices[0]
-    items = AnswerItems(context)
+    items, choice = AnswerItems(AnswerContext(request, started)), choices[0]
     for item in choice.items or choice.deltas:
         if isinstance(item, ServerCallItem):
             items.note(item)
         else:
             items.feed(item)
-    return final_body(context, items, choice.finished)
+    return final_body(items, choice.finished)
 
 
-def final_body(context: AnswerContext, items: AnswerItems, finished: Finished) -> ResponseBody:
+def final_body(items: AnswerItems, finished: Finished) -> ResponseBody:
     """Returns the answer of a request that has finished well, and stores it. Closes the last item if it is open. Raises
     NoSummary for a compaction without one."""
-    status = final_status(finished)
+    status, context = final_status(finished), items.context
     items.close(status)
     if context.request.work is not None:
         status = COMPLETED  # the item says what was cut off; clients go on from a completed response only
@@ -264,8 +270,7 @@ class ResponseFraming:
     """A Framing for one choice. `answer`: the whole one, once it has finished well."""
 
     def __init__(self, request: ResponsesRequest, started: Started) -> None:
-        self._context = AnswerContext(request, started)
-        self._items = AnswerItems(self._context)
+        self._items = AnswerItems(AnswerContext(request, started))
         self._num_events = 0
         self.answer: ResponseBody | None = None
 
@@ -274,15 +279,19 @@ class ResponseFraming:
         opening = self._response("created", body) + self._response("in_progress", body)
         return opening + self._events(whole_items(self._items.output))
 
+    @property
+    def _context(self) -> AnswerContext:
+        return self._items.context
+
     def feed(self, index: int, item: StreamItem) -> bytes:
         match item:
             case TextDelta() | ReasoningDelta() | ToolCallDelta():
                 return self._events(self._items.feed(item))
-            case ServerCallsBegan() | ServerCallEnded():
+            case AnswerPrepared() | ServerCallsBegan() | ServerCallEnded():
                 return self._events(self._items.note(item))
             case Finished():
                 closing = self._events(self._items.close(final_status(item)))
-                self.answer = final_body(self._context, self._items, item)
+                self.answer = final_body(self._items, item)
                 return closing + self._response(self.answer.status, self.answer)
             case _:
                 return b""

@@ -57,4 +57,5 @@ COMPACT_RESPONSE: Operation[ResponsesRequest] = Operation(
     framing=CREATE_RESPONSE.framing,
     resolved=_triggered,
     prepared=CREATE_RESPONSE.prepared,
+    answering=CREATE_RESPONSE.answering,
 )

@@ -87,6 +87,9 @@ def compacting(items: Items, earlier: Sequence[Raw], seal: Seal) -> Compacting:
 def approvals(items: Items, earlier: Sequence[Raw]) -> list[tuple[str, ApprovalRequestItem]]:
     """The requests that the input approves and that have not been run, each with the path of its approval. Raises
     InvalidRequest for an approval of nothing."""
+    own = _with_paths("input", () if isinstance(items, str) else items)
+    if all(kind_of(raw, path) is not ApprovalResponseItem for path, raw in own):
+        return []
     entries = _entries(items, earlier)
     requests = {entry.item.id: entry.item for entry in entries if isinstance(entry.item, ApprovalRequestItem)}
     run = {entry.item.approval_request_id for entry in entries if isinstance(entry.item, McpCallItem)}

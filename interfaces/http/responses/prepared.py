@@ -1,50 +1,47 @@
 """The preparation of a response: the compaction of a conversation that has reached its threshold, and what the answer
-needs where it is a compaction itself; the tools of servers, and the calls of them that the client has approved."""
+needs where it is a compaction itself; the tools of servers, and the calls of them that the client has approved.
+
+What only the body decides is checked before the answer. Servers are asked in the answer, so that one that hangs delays
+no headers, and a client that leaves cancels it:
+
+    lists of tools ──► compaction ──► approved calls ──► the first step
+"""
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 
 from application.services.text_side.answers.answer import Reading
-from application.use_cases.tool_loop import LoopPlan
+from application.use_cases.tool_loop import Add, LoopPlan, ToolLoop
+from domain.errors import require
 from domain.request.request import FinishReason, GenerationRequest
+from domain.request.stream import AnswerPrepared
 from interfaces.http.answering.collected import collect
+from interfaces.http.errors import renamed
 from interfaces.http.incoming.request_context import RequestContext
 from interfaces.http.responses.compaction import TRIGGER
 from interfaces.http.responses.conversation import approvals, compacting, has_answer, listed_servers
-from interfaces.http.responses.request import ResponsesRequest, with_fields
-from interfaces.http.responses.server_tools import MCP, approved_calls, offered_tools
+from interfaces.http.responses.request import ResponsesRequest, chat_prompt, with_fields
+from interfaces.http.responses.server_tools import NOT_OFFERED, approved_calls, asked_servers, offered_tools
 
 
 async def prepared(body: ResponsesRequest, context: RequestContext) -> ResponsesRequest:
     """Returns the body, ready to be answered. Raises any DomainError."""
-    body = await _with_server_tools(body, context)
-    seal, threshold = body.seal(context), body.compact_threshold
-    if body.is_compaction:
-        work = await context.run(compacting, body.input, body.earlier_items, seal)
-        return with_fields(body, compacting=work)
-    if threshold is None or not await context.run(has_answer, body.input, body.earlier_items, seal):
-        return body
-    asked = await context.admit(await context.run(body.requests, context))
-    if await context.services.tokenize.count(asked[0]) < threshold:
-        return body
-    return await _compacted(with_fields(body, input=[*body.own_items, TRIGGER], max_output_tokens=None), body, context)
-
-
-async def _with_server_tools(body: ResponsesRequest, context: RequestContext) -> ResponsesRequest:
-    """Returns the body with the tools of the servers that it names, and with the calls that it approves, which are run
-    here. Without servers, tools of type `mcp` become nothing."""
-    loop, tools = context.services.tool_loop, body.tools or ()
-    if loop is None or all(tool.get("type") != MCP for tool in tools):
-        return body
-    offered, lists = await offered_tools(tools, loop, context)
-    known = await context.run(listed_servers, body.input, body.earlier_items)
-    items = [one for one in lists if one["server_label"] not in known or one["error"] is not None]
+    loop = context.services.tool_loop
+    servers = {} if loop is None else asked_servers(body.tools or (), loop, context)
     approved = await context.run(approvals, body.input, body.earlier_items)
+    for path, request in approved:
+        require(request.server_label in servers, f"{path}.approval_request_id", NOT_OFFERED)
+        require(not body.is_compaction, path, "approves a call, which a compaction does not run; compact after it")
+    if loop is not None:
+        require(len(approved) <= loop.max_calls, "input", f"approves more than {loop.max_calls} calls")
     if body.is_compaction:
-        return with_fields(body, offered=offered)
-    items += await approved_calls(approved, offered, loop)
-    return with_fields(body, offered=offered, server_items=items)
+        work = await context.run(compacting, body.input, body.earlier_items, body.seal(context))
+        body = with_fields(body, compacting=work)
+    if servers:
+        return with_fields(body, servers=servers, approved=approved)
+    return await _compacted(body, context)
 
 
 @asynccontextmanager
@@ -52,21 +49,49 @@ async def answering(
     body: ResponsesRequest, context: RequestContext, requests: Sequence[GenerationRequest]
 ) -> AsyncGenerator[Reading]:
     """The answer to a body; of several steps where the server has tools to call."""
-    loop, tools = context.services.tool_loop, body.tool_table.callable
-    if loop is None or not tools or body.is_compaction:
+    loop = context.services.tool_loop
+    if loop is None or not body.servers:
         async with context.services.generate.answering(requests) as answer:
             yield answer
     else:
-        async with loop.answering(requests[0], LoopPlan(tools, body.max_tool_calls)) as looped:
+        async with loop.preparing(requests[0], partial(_first_step, body, context, requests[0], loop)) as looped:
             yield looped
 
 
-async def _compacted(asked: ResponsesRequest, body: ResponsesRequest, context: RequestContext) -> ResponsesRequest:
-    """Returns `body` with its compaction, the answer to `asked`."""
+async def _first_step(
+    body: ResponsesRequest, context: RequestContext, request: GenerationRequest, loop: ToolLoop, add: Add
+) -> tuple[GenerationRequest, LoopPlan]:
+    """Makes the first step of a body that names servers."""
+    with renamed(body.wire_names()):
+        offered, lists = await offered_tools(body.servers, loop, context)
+        known = await context.run(listed_servers, body.input, body.earlier_items)
+        made = [one for one in lists if one["server_label"] not in known or one["error"] is not None]
+        body = with_fields(body, offered=offered)
+        if body.work is None:
+            add(AnswerPrepared(body := with_fields(body, made=made)))
+            add(AnswerPrepared(body := await _compacted(body, context)))
+            calls = await approved_calls(body.approved, offered, loop)
+            add(AnswerPrepared(body := with_fields(body, made=[*body.made, *calls])))
+        prompt = await context.run(chat_prompt, body, body.seal(context))
+        tools = {} if body.work is not None else body.tool_table.callable
+        return replace(request, prompt=prompt), LoopPlan(tools, body.max_tool_calls)
+
+
+async def _compacted(body: ResponsesRequest, context: RequestContext) -> ResponsesRequest:
+    """Returns `body` with the compaction of its conversation, where that has reached its threshold."""
+    seal, threshold = body.seal(context), body.compact_threshold
+    if body.work is not None or threshold is None:
+        return body
+    if not await context.run(has_answer, body.input, body.earlier_items, seal):
+        return body
+    counted = await context.admit(await context.run(body.requests, context))
+    if await context.services.tokenize.count(counted[0]) < threshold:
+        return body
+    asked = with_fields(body, input=[*body.own_items, TRIGGER], max_output_tokens=None, made=[])
     work = await context.run(compacting, asked.input, asked.earlier_items, asked.seal(context))
     (request,) = await context.admit(await context.run(asked.requests, context))
     request = replace(request, operation="compactResponse")
     async with context.services.generate.answering([request]) as answer:
         (choice,) = await collect(answer, context.services.clock)
     is_cut = choice.finished.reason is FinishReason.LENGTH
-    return with_fields(body, compaction=work.item(f"cmp_{request.id}", choice.text, is_cut=is_cut))
+    return with_fields(body, made=[*body.made, work.item(f"cmp_{request.id}", choice.text, is_cut=is_cut)])

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 from msgspec import Raw, Struct
@@ -29,10 +29,13 @@ from interfaces.http.incoming.request_context import RequestContext
 from interfaces.http.responses import stored
 from interfaces.http.responses.compaction import MAX_TOKENS, NO_SEAL, Compacting, Seal
 from interfaces.http.responses.conversation import conversation, tools_in
-from interfaces.http.responses.items import ItemReference, TriggerItem, decoded, kind_of
-from interfaces.http.responses.server_tools import MCP, Offered, raw_items
+from interfaces.http.responses.items import ApprovalRequestItem, ItemReference, TriggerItem, decoded, kind_of
+from interfaces.http.responses.server_tools import MCP, McpTool, Offered, raw_items
 from interfaces.http.responses.stored import LookupBudget
 from interfaces.http.responses.tools import Tools
+
+Approved: TypeAlias = tuple[str, ApprovalRequestItem]
+"""A request that the client approves, after the path of its approval."""
 
 FORMAT = "text.format"
 LOGPROBS = "message.output_text.logprobs"
@@ -172,15 +175,24 @@ class ResponsesRequest(Struct, kw_only=True, dict=True):
         return None
 
     @property
-    def compacted(self) -> Sequence[dict[str, Any]]:
-        """What was made before the answer, its first output items: a compaction, the lists of servers' tools, and the
-        calls that were approved."""
+    def made(self) -> Sequence[dict[str, Any]]:
+        """What was made before the first step, the first output items: the lists of servers' tools, a compaction, and
+        the calls that were approved."""
         return ()
 
     @property
-    def offered_tools(self) -> Sequence[Offered]:
-        """The tools of servers; none until `prepared`."""
+    def servers(self) -> Mapping[str, McpTool]:
+        """The servers whose tools the body asks for; none until `prepared`."""
+        return {}
+
+    @property
+    def approved(self) -> Sequence[Approved]:
         return ()
+
+    @property
+    def offered(self) -> Sequence[Offered] | None:
+        """The tools of servers; None until they are listed."""
+        return None
 
     @cached_property
     def is_compaction(self) -> bool:
@@ -208,7 +220,7 @@ class ResponsesRequest(Struct, kw_only=True, dict=True):
     def tool_table(self) -> Tools:
         """All tools that the body names, also in its input. Raises InvalidRequest."""
         named = [(f"tools[{index}]", tool) for index, tool in enumerate(self.tools or ())]
-        return Tools([*named, *tools_in(self.earlier_items), *tools_in(self.input)], self.offered_tools)
+        return Tools([*named, *tools_in(self.earlier_items), *tools_in(self.input)], self.offered or ())
 
     @property
     def shows_logprobs(self) -> bool:
@@ -261,9 +273,10 @@ class ResolvedRequest(ResponsesRequest, kw_only=True):
 
     earlier: Annotated[list[Raw], supported("made of `previous_response_id`")] = []
     compacting: Annotated[Compacting | None, supported("made of a trigger")] = None
-    compaction: Annotated[dict[str, Any] | None, supported("made for `context_management`")] = None
-    offered: Annotated[list[Offered], supported("made of tools of type `mcp`")] = []
-    server_items: Annotated[list[dict[str, Any]], supported("made before the answer: lists, and approved calls")] = []
+    made: Annotated[list[dict[str, Any]], supported("made before the first step")] = []
+    servers: Annotated[dict[str, McpTool], supported("made of tools of type `mcp`")] = {}
+    approved: Annotated[list[Approved], supported("made of approvals in the input")] = []
+    offered: Annotated[list[Offered] | None, supported("listed by the servers")] = None
 
     @property
     def earlier_items(self) -> Sequence[Raw]:
@@ -272,14 +285,6 @@ class ResolvedRequest(ResponsesRequest, kw_only=True):
     @property
     def work(self) -> Compacting | None:
         return self.compacting
-
-    @property
-    def compacted(self) -> Sequence[dict[str, Any]]:
-        return (*(() if self.compaction is None else (self.compaction,)), *self.server_items)
-
-    @property
-    def offered_tools(self) -> Sequence[Offered]:
-        return self.offered
 
 
 def with_fields(body: ResponsesRequest, **changed: Any) -> ResolvedRequest:
@@ -332,7 +337,7 @@ def chat_prompt(body: ResponsesRequest, seal: Seal = NO_SEAL) -> ChatPrompt:
     open."""
     refuse_unsupported(body)
     instructions = [ChatMessage(Role.SYSTEM, body.instructions)] if body.instructions else []
-    made = raw_items(body.compacted)
+    made = raw_items(body.made)
     items = [*body.own_items, *made] if made else body.input
     messages, tools = (*instructions, *conversation(items, body.earlier_items, seal)), body.tool_table
     is_on = None if body.effort is None else body.effort != "none"
@@ -355,6 +360,7 @@ def _tool_choice(body: ResponsesRequest, tools: Tools) -> ToolChoice:
     if not isinstance(choice, dict) or choice.get("type") != MCP:
         return openai_tool_choice(choice, one_call=one_call)
     wanted = converted(choice, _ServerChoice, "tool_choice")
-    names = tools.server_tools(wanted.server_label, wanted.name)
-    require(bool(names), "tool_choice", "names a server or a tool that 'tools' does not offer")
+    names, is_listed = tools.server_tools(wanted.server_label, wanted.name), body.offered is not None
+    is_offered = bool(names) if is_listed else wanted.server_label in body.servers
+    require(is_offered, "tool_choice", "names a server or a tool that 'tools' does not offer")
     return ToolChoice(CallMode.REQUIRED, names, one_call)

@@ -91,9 +91,9 @@ class ApprovalOutput(OutputItem):
         }
 
 
-def whole_items(items: Sequence[dict[str, Any]]) -> list[Event]:
-    """The events of items that are complete from the beginning."""
-    return [event for index, item in enumerate(items) for event in _whole(index, item)]
+def whole_items(items: Sequence[dict[str, Any]], start: int = 0) -> list[Event]:
+    """The events of items that are complete from the beginning. `start`: the index of the first."""
+    return [event for index, item in enumerate(items, start) for event in _whole(index, item)]
 
 
 def _whole(index: int, item: dict[str, Any]) -> list[Event]:

@@ -28,6 +28,8 @@ from interfaces.http.incoming.request_context import RequestContext
 MCP = "mcp"
 MAX_SERVERS = 32
 
+NOT_OFFERED = "approves a call of a tool that 'tools' does not offer; send its tool of type mcp again"
+
 _STEP = re.compile(r"[a-z]+_(.+_s\d+)_(.+)")
 
 
@@ -88,11 +90,8 @@ def call_item_id(prefix: str, response: str, step: int, call: str) -> str:
     return f"{prefix}_{response}_s{step}_{call}"
 
 
-async def offered_tools(
-    tools: Sequence[Mapping[str, Any]], loop: ToolLoop, context: RequestContext
-) -> tuple[list[Offered], list[dict[str, Any]]]:
-    """The tools that the body's tools of type `mcp` stand for, and an item `mcp_list_tools` for each server. A server
-    that does not answer has an item with its error, and no tools. Raises InvalidRequest."""
+def asked_servers(tools: Sequence[Mapping[str, Any]], loop: ToolLoop, context: RequestContext) -> dict[str, McpTool]:
+    """The body's tools of type `mcp`, by the server's name. Raises InvalidRequest."""
     asked: dict[str, McpTool] = {}
     for at, raw in enumerate(tools):
         if raw.get("type") == MCP:
@@ -100,6 +99,14 @@ async def offered_tools(
             require(tool.server_label not in asked, f"tools[{at}].server_label", "is there twice")
             asked[tool.server_label] = tool
     require(len(asked) <= MAX_SERVERS, "tools", f"name more than {MAX_SERVERS} servers")
+    return asked
+
+
+async def offered_tools(
+    asked: Mapping[str, McpTool], loop: ToolLoop, context: RequestContext
+) -> tuple[list[Offered], list[dict[str, Any]]]:
+    """The tools of servers, and an item `mcp_list_tools` for each server. A server that does not answer has an item
+    with its error, and no tools."""
     listed = await asyncio.gather(*[_listed(loop, label) for label in asked])
     offered: list[Offered] = []
     items: list[dict[str, Any]] = []
@@ -218,15 +225,11 @@ async def approved_calls(
     """Runs the calls that the client has approved, and returns their items. `approved`: the requests, each with the
     path of its approval. Raises InvalidRequest for a call of a tool that is not offered."""
     callable_tools = {(one.tool.server, one.tool.name): one.callable for one in offered}
-    require(len(approved) <= loop.max_calls, "input", f"approves more than {loop.max_calls} calls")
     tools: list[OfferedTool] = []
     for path, request in approved:
         tool = callable_tools.get((request.server_label, request.name))
-        if tool is None:
-            raise InvalidRequest(
-                f"{path}.approval_request_id: approves a call of a tool that 'tools' does not offer", param=path
-            )
-        tools.append(tool)
+        require(tool is not None, f"{path}.approval_request_id", NOT_OFFERED)
+        tools += [tool] if tool is not None else []
     calls = [loop.call(tool, request.arguments) for tool, (_, request) in zip(tools, approved, strict=True)]
     outcomes = await asyncio.gather(*calls)
     return [

@@ -11,7 +11,7 @@ from typing import TypeAlias, cast
 
 from adapters.fake.environment import FakeClock
 from adapters.fake.tokenizer import FakeTokenizer
-from application.services.text_side.answers.answer import Progress
+from application.services.text_side.answers.answer import Progress, Reading
 from domain.errors import ComputeFailed, DomainError, QueueFull, RequestCancelled
 from domain.id_row import IdRow
 from domain.ids import ModelId, RequestId
@@ -153,8 +153,13 @@ def started(id: str, *, submitted_ns: int = 0) -> Started:
     request = GenerationRequest(RequestId(id), ModelId("demo"), TextPrompt("Hi"))
     services = SimpleNamespace(clock=FakeClock(tick_ns=1_000_000))
     context = cast(RequestContext, SimpleNamespace(services=services, arrived_ns=100))
-    prompts = (IdRow(range(NUM_PROMPT)),)
-    return Started(context, (request,), prompts, ModelId("demo"), FakeTokenizer(), 1_700_000_000, submitted_ns)
+    return Started(context, (request,), read([IdRow(range(NUM_PROMPT))]), ModelId("demo"), 1_700_000_000, submitted_ns)
+
+
+def read(prompts: Sequence[IdRow], num_choices: int = 1, fingerprint: str = "") -> Reading:
+    """As much of an answer as framings use."""
+    model = SimpleNamespace(tokenizer=FakeTokenizer(), description=SimpleNamespace(system_fingerprint=fingerprint))
+    return cast(Reading, SimpleNamespace(prompts=prompts, num_choices=len(prompts) * num_choices, model=model))
 
 
 def ollama_answer(shape: Shape) -> OllamaAnswer:

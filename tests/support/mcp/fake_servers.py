@@ -20,7 +20,8 @@ async def echo(tool: str, arguments: Mapping[str, Any]) -> ToolResult:
 class FakeToolServers:
     """A ToolServers. `servers`: the names of each one's tools. `calls`: those that began, as (server, tool, arguments);
     `cancelled`: those that were cancelled. `dead`: servers that cannot be reached; `idle`: those that a list of their
-    tools has to start; `listed`: the servers whose tools were listed."""
+    tools has to start; `listed`: the servers whose tools were listed. `listing`: what a server waits for before it
+    lists its tools; `num_waiting`: the listings that wait."""
 
     def __init__(self, servers: Mapping[str, Sequence[str]], answer: Answer = echo) -> None:
         self._tools = {
@@ -34,6 +35,8 @@ class FakeToolServers:
         self.dead: set[str] = set()
         self.idle: set[str] = set()
         self.listed: list[str] = []
+        self.listing: Callable[[str], Awaitable[object]] | None = None
+        self.num_waiting = 0
         self.is_closed = False
 
     def names(self) -> Sequence[str]:
@@ -68,6 +71,12 @@ class FakeToolServers:
         self.idle.discard(server)
         if server in self.dead:
             raise ToolServerUnavailable(f"the tool server {server} cannot be used: it is dead")
+        if self.listing is not None:
+            self.num_waiting += 1
+            try:
+                await self.listing(server)
+            finally:
+                self.num_waiting -= 1
         return tuple(self._tools[server])
 
     async def call(self, server: str, tool: str, arguments: Mapping[str, Any]) -> ToolResult:

@@ -72,6 +72,7 @@ class OpenRequests:
         self.max_queue = max_queue
         self._timelines = timelines or RequestTimelines()
         self._preparing: dict[RequestId, Preparation] = {}
+        self._enclosed: dict[RequestId, Preparation] = {}
         self._open: dict[RequestId, tuple[Answer, Sequence[Choice]]] = {}
         self._images: dict[RequestId, WantedImages] = {}
         self._tasks: set[asyncio.Task[object]] = set()
@@ -135,9 +136,23 @@ class OpenRequests:
     def prepare(self, request: GenerationRequest, started_ns: int) -> Generator[Preparation]:
         """Encloses all work on a request before its submission. `cancel` ends that work by asyncio's cancellation, as a
         deadline does, and this raises its reason in place of CancelledError."""
+        with self._ended_by_cancel(self._preparing, request, started_ns) as one:
+            yield one
+
+    @contextmanager
+    def enclosing(self, request: GenerationRequest) -> Generator[None]:
+        """Encloses an answer of several requests, the first of which has its id, in the task that makes it. `cancel`
+        of that id ends what runs of it, as in `prepare`."""
+        with self._ended_by_cancel(self._enclosed, request, self._clock.now_ns()):
+            yield
+
+    @contextmanager
+    def _ended_by_cancel(
+        self, table: dict[RequestId, Preparation], request: GenerationRequest, started_ns: int
+    ) -> Generator[Preparation]:
         task = asyncio.current_task()
         assert task is not None  # Event loop only
-        one = self._preparing[request.id] = Preparation(request, started_ns, task, task.cancelling())
+        one = table[request.id] = Preparation(request, started_ns, task, task.cancelling())
         try:
             yield one
         except asyncio.CancelledError:
@@ -145,7 +160,7 @@ class OpenRequests:
                 raise one.cancelled_for from None
             raise  # its client disconnected as well
         finally:
-            del self._preparing[request.id]
+            del table[request.id]
 
     # ---- submitted ---------------------------------------------------------------------------------------------
 
@@ -170,7 +185,7 @@ class OpenRequests:
     def cancel(self, id: RequestId) -> None:
         """Ends a request with all its choices, or one choice by its own id, within one engine step. Its client gets
         RequestCancelled. Raises RequestNotFound for an id that is not open."""
-        if self._stop_preparing(id, RequestCancelled()):
+        if self._stop_work(id, RequestCancelled()):
             return
         if id in self._open:
             self._engine.cancel(id)
@@ -186,8 +201,8 @@ class OpenRequests:
         """Ends open and waiting requests with ServerUnavailable, and refuses new ones: the server stops and waits no
         longer."""
         self._is_cut_off = True
-        for id in tuple(self._preparing):
-            self._stop_preparing(id, ServerUnavailable(STOPPING))
+        for id in (*self._enclosed, *self._preparing):
+            self._stop_work(id, ServerUnavailable(STOPPING))
         for answer, choices in tuple(self._open.values()):
             for choice in choices:
                 answer.fail(choice, ServerUnavailable(STOPPING))
@@ -246,8 +261,8 @@ class OpenRequests:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _stop_preparing(self, id: RequestId, why: DomainError) -> bool:
-        one = self._preparing.get(id)
+    def _stop_work(self, id: RequestId, why: DomainError) -> bool:
+        one = self._enclosed.get(id) or self._preparing.get(id)
         if one is not None and one.cancelled_for is None:
             one.cancelled_for = why
             one.task.cancel()

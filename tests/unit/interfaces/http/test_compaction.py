@@ -253,7 +253,7 @@ def test_without_a_summary_it_fails(steps: tuple[Step, ...]) -> None:
 
 def test_one_that_was_made_for_an_answer_is_its_first_item() -> None:
     made = item("Sum.")
-    request = with_fields(body_of(said("user", "Hi"), store=False), compaction=made)
+    request = with_fields(body_of(said("user", "Hi"), store=False), made=[made])
     events = events_of(ADMITTED, *HELLO, ended(), request=request)
     assert [event["type"].removeprefix("response.") for event in events[2:5]] == [
         *("output_item.added", "output_item.done", "output_item.added"),

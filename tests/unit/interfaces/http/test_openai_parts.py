@@ -13,7 +13,7 @@ from msgspec.json import encode
 from openai.types import Completion
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from adapters.fake.tokenizer import FakeTokenizer
+from domain.id_row import IdRow
 from domain.ids import ModelId, RequestId
 from domain.request.chat import ChatMessage, Role
 from domain.request.request import ChatPrompt, FinishReason, GenerationRequest, Prompt, TextPrompt, Usage
@@ -32,6 +32,7 @@ from interfaces.http.incoming.request_context import RequestContext
 from interfaces.http.openai.chat import CHAT_COMPLETIONS
 from interfaces.http.openai.completions import COMPLETIONS
 from tests.support.http.clients import events
+from tests.support.http.golden import read
 
 CALLS: list[ContentDelta] = [
     ReasoningDelta("I should ", (1,)),
@@ -49,7 +50,8 @@ CALLS: list[ContentDelta] = [
 def started(prompt: Prompt, num_choices: int = 1) -> Started:
     request = GenerationRequest(RequestId("id-1"), ModelId("m"), prompt, num_choices=num_choices)
     context = cast(RequestContext, None)  # these operations use nothing of it
-    return Started(context, (request,), ((1, 2, 3),), ModelId("m"), FakeTokenizer(), 1_700_000_000, fingerprint="fp_1")
+    reading = read([IdRow((1, 2, 3))], num_choices, "fp_1")
+    return Started(context, (request,), reading, ModelId("m"), 1_700_000_000)
 
 
 CHAT = started(ChatPrompt((ChatMessage(Role.USER, "hi"),)))
