@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from domain.request.file import File
 from domain.request.media import Image
+from domain.tool_server_names import SEPARATOR
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 """A JSON value. Treated as immutable once it is inside a domain value."""
@@ -206,12 +207,14 @@ class GeneratedCall:
 
     def is_of(self, call: ToolCall) -> bool:
         """Returns True if the model wrote this for the call. An id that models write (`functions.ls:0`) is no proof:
-        with one the arguments must have equal values."""
-        return call.name == self.name and (self.is_own_id or _value(call.arguments) == _value(self.arguments))
+        with one the arguments must have equal values. Models leave out the namespace or the server of a tool."""
+        is_name = call.name == self.name or call.name.endswith(f"{SEPARATOR}{self.name}")
+        return is_name and (self.is_own_id or _value(call.arguments) == _value(self.arguments))
 
 
 def with_generated(message: ChatMessage, known: Mapping[str, GeneratedCall]) -> ChatMessage:
-    """Returns the message with the generated text and reasoning of its calls. `known`: by the id of the call."""
+    """Returns the message with the generated names, arguments and reasoning of its calls. `known`: by the id of the
+    call."""
     found = {call.id: known[call.id] for call in message.tool_calls if call.id in known and known[call.id].is_of(call)}
     if not found:
         return message
@@ -219,7 +222,9 @@ def with_generated(message: ChatMessage, known: Mapping[str, GeneratedCall]) -> 
         message,
         reasoning=next((one.reasoning for one in found.values() if one.reasoning), message.reasoning),
         tool_calls=tuple(
-            replace(call, arguments=found[call.id].arguments, is_generated=True) if call.id in found else call
+            call
+            if (own := found.get(call.id)) is None
+            else ToolCall(call.id, own.name, own.arguments, is_generated=True)
             for call in message.tool_calls
         ),
     )

@@ -346,6 +346,8 @@ def chat_prompt(body: ResponsesRequest, seal: Seal = NO_SEAL) -> ChatPrompt:
     choice = replace(choice, names=tuple(map(tools.template_name, choice.names)))
     if body.is_compaction:
         choice = ToolChoice(CallMode.NONE)
+    elif body.servers and body.offered is None:
+        choice = ToolChoice()  # what it names may not be listed yet
     return ChatPrompt(messages, tools.specs, kwargs, choice)
 
 
@@ -361,6 +363,6 @@ def _tool_choice(body: ResponsesRequest, tools: Tools) -> ToolChoice:
         return openai_tool_choice(choice, one_call=one_call)
     wanted = converted(choice, _ServerChoice, "tool_choice")
     names, is_listed = tools.server_tools(wanted.server_label, wanted.name), body.offered is not None
-    is_offered = bool(names) if is_listed else wanted.server_label in body.servers
+    is_offered = bool(names) or (not is_listed and wanted.server_label in body.servers)
     require(is_offered, "tool_choice", "names a server or a tool that 'tools' does not offer")
     return ToolChoice(CallMode.REQUIRED, names, one_call)

@@ -17,11 +17,10 @@ from msgspec import Struct
 
 from domain.request.chat import Json, TextGrammar, ToolSpec
 from domain.request.server_calls import OfferedTool
+from domain.tool_server_names import SEPARATOR
 from interfaces.http.fields.custom_tools import custom_spec
 from interfaces.http.incoming.json_body import by_type
 from interfaces.http.responses.server_tools import Offered
-
-_BETWEEN = "__"
 
 
 class FunctionTool(Struct):
@@ -115,7 +114,7 @@ class Tools:
 
 
 def template_name(name: str, namespace: str | None) -> str:
-    return f"{namespace}{_BETWEEN}{name}" if namespace else name
+    return f"{namespace}{SEPARATOR}{name}" if namespace else name
 
 
 def _flattened(raw: Mapping[str, Any], path: str, namespace: str | None) -> Iterator[tuple[ToolSpec, WireTool]]:

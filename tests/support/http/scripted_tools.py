@@ -1,14 +1,19 @@
 """Responses of a scripted model that calls tools of servers in memory."""
 
+import asyncio
 import json
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
+
+import httpx
 
 from adapters.fake.options import ATTENTION, FakeOptions
 from domain.id_row import IdRow
 from tests.support.http.servers.fake_service import FakeService, fake_service
 from tests.support.mcp.fake_servers import Answer, FakeToolServers, echo
+from tests.support.patience import PATIENCE_S
 
 NEVER = {"type": "mcp", "server_label": "time", "require_approval": "never"}
 FREE = {"time": False, "files": False}
@@ -73,3 +78,33 @@ def events_of(service: FakeService, **fields: Any) -> list[dict[str, Any]]:
 
 
 THREE = (call("time__now"), call("time__convert", '{ "to":  "UTC" }'), "It is noon.")
+
+
+class Gate:
+    """Holds what awaits it on a server's event loop, until `open` from any thread."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.has_arrived = threading.Event()
+
+    async def __call__(self, *_about: object) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.has_arrived.set()
+        await self._event.wait()
+
+    def open(self) -> None:
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._event.set)
+
+
+@contextmanager
+def stream_of(service: FakeService, **fields: Any) -> Iterator[Iterator[dict[str, Any]]]:
+    """The events of a response as they arrive. The client leaves with the block."""
+    body = {"input": "What time is it?", "tools": [NEVER], "stream": True, **fields}
+    with (
+        httpx.Client(base_url=service.base_url, timeout=PATIENCE_S) as client,
+        client.stream("POST", "/v1/responses", json=body) as response,
+    ):
+        lines = (line for line in response.iter_lines() if line.startswith("data: "))
+        yield (json.loads(line.removeprefix("data: ")) for line in lines)

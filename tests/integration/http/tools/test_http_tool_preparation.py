@@ -1,0 +1,205 @@
+"""The part of a response with tools of servers before its first step: lists, approved calls, a compaction. And its end
+by an admin, at any time."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from application.ports.tool_servers import ToolResult
+from application.settings import ServerSettings
+from interfaces.http.answering import answering
+from tests.support.browser.admin_api import cancel
+from tests.support.http.scripted_tools import (
+    NEVER,
+    THREE,
+    Gate,
+    Script,
+    ask,
+    call,
+    kinds,
+    refused,
+    serving,
+    stream_of,
+)
+from tests.support.mcp.fake_servers import echo
+
+ASKS = {"type": "mcp", "server_label": "time"}
+
+
+@pytest.fixture
+def prompt_headers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Headers that wait for nothing."""
+    monkeypatch.setattr(answering, "HEADERS_BY_S", 0.0)
+
+
+def approval(id: str, **fields: Any) -> dict[str, Any]:
+    return {"type": "mcp_approval_response", "approval_request_id": id, "approve": True, **fields}
+
+
+@pytest.mark.usefixtures("prompt_headers")
+def test_a_server_that_hangs_delays_its_list_only_and_the_stream_lives_on() -> None:
+    with serving(Script(*THREE), settings=ServerSettings(port=0, keepalive_s=0.05)) as (service, servers):
+        servers.listing = gate = Gate()
+        with stream_of(service) as events:
+            types = [next(events)["type"] for _ in range(5)]
+            assert types == ["response.created", *["response.in_progress"] * 4]
+            assert gate.has_arrived.is_set()
+            gate.open()
+            rest = list(events)
+    answer = rest[-1]["response"]
+    assert kinds(answer) == ["mcp_list_tools", "mcp_call", "mcp_call", "message"]
+    numbers = [event["sequence_number"] for event in rest]
+    assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+
+
+@pytest.mark.usefixtures("prompt_headers")
+def test_a_client_that_leaves_cancels_the_listing() -> None:
+    with serving(Script("Hi")) as (service, servers):
+        servers.listing = gate = Gate()
+        with stream_of(service) as events:
+            next(events)
+            assert gate.has_arrived.wait(60)
+        service.wait_until(lambda: servers.num_waiting == 0, "the listing to be cancelled")
+
+
+def test_what_needs_no_server_is_refused_before_any_is_asked() -> None:
+    with serving(Script("Hi")) as (service, servers):
+        servers.listing = Gate()
+        for fields in (
+            {"tools": [NEVER, {**NEVER, "headers": {"a": "b"}}]},
+            {"tools": [NEVER], "temperature": 99},
+            {"tools": [NEVER], "tool_choice": {"type": "mcp", "server_label": "files"}},
+            {"tools": [NEVER], "input": [{"type": "nothing"}]},
+            {"tools": [NEVER], "input": [approval("x")]},
+            {"tools": [NEVER] * 1_000},
+        ):
+            for stream in (False, True):
+                assert refused(service, **fields, stream=stream)
+        assert not servers.listing.has_arrived.is_set()
+
+
+@pytest.mark.usefixtures("prompt_headers")
+def test_what_only_the_list_shows_fails_the_stream() -> None:
+    choice = {"type": "mcp", "server_label": "time", "name": "no"}
+    with serving(Script("Hi")) as (service, servers):
+        servers.listing = gate = Gate()
+        with stream_of(service, tool_choice=choice) as events:
+            next(events)
+            gate.open()
+            *_, last = events
+    assert last["type"] == "response.failed"
+    assert "tool_choice" in last["response"]["error"]["message"]
+
+
+@pytest.mark.usefixtures("prompt_headers")
+@pytest.mark.parametrize("leaves", [True, False])
+def test_an_approved_call_runs_in_the_answer(leaves: bool) -> None:
+    gate = Gate()
+
+    async def wait(tool: str, arguments: Mapping[str, Any]) -> ToolResult:
+        await gate()
+        return await echo(tool, arguments)
+
+    with serving(Script(call("time__now"), "Noon."), wait) as (service, servers):
+        asked = ask(service, tools=[ASKS])
+        decision = [approval(asked["output"][1]["id"])]
+        with stream_of(service, tools=[ASKS], previous_response_id=asked["id"], input=decision) as events:
+            assert next(events)["type"] == "response.created"
+            assert gate.has_arrived.wait(60)
+            if not leaves:
+                gate.open()
+                answer = list(events)[-1]["response"]
+        if leaves:
+            service.wait_until(lambda: servers.cancelled == [("time", "now")], "the call to be cancelled")
+        else:
+            assert kinds(answer) == ["mcp_call", "message"]
+
+
+@pytest.mark.usefixtures("prompt_headers")
+@pytest.mark.parametrize("held", ["listing", "call", "later call"])
+def test_an_admin_cancels_what_runs_of_an_answer(held: str) -> None:
+    gate = Gate()
+
+    async def wait(tool: str, arguments: Mapping[str, Any]) -> ToolResult:
+        if (tool == "convert") == (held == "later call"):
+            await gate()
+        return await echo(tool, arguments)
+
+    with serving(Script(*THREE), wait) as (service, servers):
+        servers.listing = gate if held == "listing" else None
+        with stream_of(service) as events:
+            id = next(events)["response"]["id"]
+            assert gate.has_arrived.wait(60)
+            assert cancel(service, id).status_code == 200
+            *_, last = events
+        assert last["type"] == "response.failed"
+        assert len(servers.cancelled) == (held != "listing")
+        assert servers.num_waiting == 0
+        assert cancel(service, id).status_code == 404
+
+
+@pytest.mark.parametrize("tools", [[], [{**ASKS, "server_label": "files"}], [{**ASKS, "allowed_tools": ["convert"]}]])
+def test_an_approval_of_what_the_request_does_not_offer_is_refused_by_name(tools: list[dict[str, Any]]) -> None:
+    with serving(Script(call("time__now"), "Noon.")) as (service, servers):
+        asked = ask(service, tools=[ASKS])
+        decision = [approval(asked["output"][1]["id"])]
+        field = refused(service, tools=tools, previous_response_id=asked["id"], input=decision)
+        assert field == "input[0].approval_request_id"
+        assert servers.calls == []
+
+
+def test_an_approval_beside_a_trigger_is_refused_by_name() -> None:
+    with serving(Script(call("time__now"), "Noon.")) as (service, servers):
+        asked = ask(service, tools=[ASKS])
+        decision = [approval(asked["output"][1]["id"]), {"type": "compaction_trigger"}]
+        assert refused(service, tools=[ASKS], previous_response_id=asked["id"], input=decision) == "input[0]"
+        assert servers.calls == []
+
+
+def test_an_approved_call_is_run_and_read_beside_a_compaction() -> None:
+    script = Script(call("time__now", '{"a": 1}'), "A summary.", "Noon.", "Bye.")
+    with serving(script) as (service, servers):
+        asked = ask(service, tools=[ASKS])
+        edits = [{"type": "compaction", "compact_threshold": 1}]
+        decision = [approval(asked["output"][1]["id"])]
+        answer = ask(service, tools=[ASKS], context_management=edits, previous_response_id=asked["id"], input=decision)
+        assert kinds(answer) == ["compaction", "mcp_call", "message"]
+        assert servers.calls == [("time", "now", {"a": 1})]
+        assert "A summary." in script.text(2)
+        assert "now got {'a': 1}" in script.text(2)
+        ask(service, tools=[ASKS], previous_response_id=answer["id"], input="Thanks")
+    assert script.prompts[3][: len(script.prompts[2])] == script.prompts[2]
+
+
+def test_a_compaction_of_a_conversation_with_tools_reuses_its_prompt() -> None:
+    script = Script(call("time__now"), "Noon.", "A summary.")
+    with serving(script) as (service, _):
+        answer = ask(service)
+        compacted = ask(service, previous_response_id=answer["id"], input=[{"type": "compaction_trigger"}])
+        assert kinds(compacted) == ["compaction"]
+    assert script.prompts[2][: len(script.prompts[1])] == script.prompts[1]
+
+
+def test_a_required_call_may_be_one_of_a_servers_tool() -> None:
+    with serving(Script("Hi")) as (service, servers):
+        assert refused(service, tools=[NEVER], tool_choice="required") == "tools"  # the toy engine enforces no calls
+        servers.dead.add("time")
+        assert refused(service, tools=[NEVER], tool_choice="required") == "tool_choice"
+
+
+@pytest.mark.parametrize("needs_approval", [False, True])
+def test_a_name_without_its_server_is_rendered_as_it_was_sampled(needs_approval: bool) -> None:
+    script = Script(call("now"), "Noon.", "Bye.")
+    with serving(script) as (service, servers):
+        answer = ask(service, tools=[ASKS if needs_approval else NEVER])
+        if needs_approval:
+            decision = [approval(answer["output"][1]["id"])]
+            answer = ask(service, tools=[ASKS], previous_response_id=answer["id"], input=decision)
+        last = ask(service, previous_response_id=answer["id"], input="Thanks")
+        assert servers.calls == [("time", "now", {})]
+    usage = last["usage"]
+    assert "<call>now" in script.text(1)
+    assert script.prompts[2][: len(script.prompts[1])] == script.prompts[1]
+    new = len(script.prompts[2]) - len(script.prompts[1]) - len("Noon.")
+    assert usage["input_tokens"] - usage["input_tokens_details"]["cached_tokens"] <= new + 16
