@@ -14,11 +14,12 @@ import binascii
 import json
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from hashlib import sha256
 from time import monotonic
-from typing import Any
+from typing import Any, TypeVar
 
 from adapters.mcp.http import HttpTransport
 from adapters.mcp.session import RpcFailed, Session, Transport, TransportLost, list_of, object_of
@@ -27,6 +28,8 @@ from application.mcp_settings import ToolServerSettings
 from application.ports.tool_servers import ResultPart, ServerState, ServerStatus, Tool, ToolResult
 from domain.errors import ToolCallFailed, ToolNotFound, ToolServerUnavailable
 from domain.printable import printable
+
+T = TypeVar("T")
 
 MAX_TOOLS, MAX_LIST_BYTES = 64, 512 << 10
 MAX_DESCRIPTION_CHARS = 4096
@@ -43,7 +46,7 @@ _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 @dataclass(slots=True)
 class _Connection:
-    """One server. `generation`: of the connection, so that a caller can tell whether it is still the one it used."""
+    """One server. `shared`: the work on it that several callers wait for, by its name."""
 
     settings: ToolServerSettings
     status: ServerStatus
@@ -52,6 +55,7 @@ class _Connection:
     session: Session | None = None
     stdio: StdioTransport | None = None
     tools: Sequence[Tool] | None = None
+    shared: dict[str, asyncio.Task[Any]] = field(default_factory=dict[str, asyncio.Task[Any]])
     num_failures_in_a_row: int = 0
     waits_until_s: float = 0.0
 
@@ -91,8 +95,7 @@ class McpToolServers:
         if connection.stdio is not None and connection.stdio.has_other_tools:
             connection.stdio.has_other_tools, connection.tools = False, None
         if connection.tools is None:
-            found = await self._bounded(connection, session, session.tools())
-            self._take_list(connection, found)
+            await self._shared(connection, "listing", partial(self._list, connection, session))
         return connection.tools or ()
 
     async def call(self, server: str, tool: str, arguments: Mapping[str, Any]) -> ToolResult:
@@ -118,6 +121,10 @@ class McpToolServers:
 
     async def close(self) -> None:
         self._is_closed = True
+        shared = [task for one in self._connections.values() for task in one.shared.values()]
+        for task in shared:
+            task.cancel()
+        await asyncio.gather(*shared, return_exceptions=True)
         ending = (self._drop(one, ServerState.CLOSED, "") for one in self._connections.values())
         await asyncio.gather(*ending, return_exceptions=True)
 
@@ -128,8 +135,27 @@ class McpToolServers:
             raise ToolNotFound(f"there is no tool server {printable(server)}")
         return self._connections[server]
 
+    async def _shared(self, connection: _Connection, what: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """The result of work that is done once for all who wait for it, and that goes on for the others if one
+        leaves."""
+        task = connection.shared.get(what)
+        if task is None or task.done():
+            task = connection.shared[what] = asyncio.create_task(work())
+            task.add_done_callback(lambda ended: ended.cancelled() or ended.exception())
+        await asyncio.wait([task])
+        if task.cancelled():
+            raise ToolServerUnavailable(f"the tool server {connection.status.name} is closed: this server is stopping")
+        result: T = task.result()
+        return result
+
+    async def _list(self, connection: _Connection, session: Session) -> None:
+        self._take_list(connection, await self._bounded(connection, session, session.tools()))
+
     async def _session(self, connection: _Connection) -> Session:
-        """The open conversation, which is begun if there is none. One caller begins it, the others wait for that."""
+        """The open conversation, which is begun if there is none."""
+        return connection.session or await self._shared(connection, "start", partial(self._begun, connection))
+
+    async def _begun(self, connection: _Connection) -> Session:
         async with connection.lock:
             if connection.session is not None:
                 return connection.session

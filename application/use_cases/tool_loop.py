@@ -21,7 +21,7 @@ from application.ports.tool_servers import Tool, ToolResult, ToolServers
 from application.services.text_side.answers.answer import Answer, Progress, Reading, failure
 from application.services.text_side.models.model_finder import ServedModel
 from application.use_cases.generate import Generate
-from domain.errors import ComputeFailed, DomainError, ToolCallFailed, ToolNotFound
+from domain.errors import ComputeFailed, DomainError, RequestCancelled, ToolCallFailed, ToolNotFound
 from domain.id_row import IdRow
 from domain.output.schema_check import joined_calls
 from domain.prefix.explanation import Explanation
@@ -234,6 +234,8 @@ class LoopedAnswer:
                 await self._run_steps(*await prepare(self._add))
         except DomainError as error:
             self._end(Failed(error))
+        except asyncio.CancelledError:  # its reader has left, or a part of it was cancelled by its own end
+            self._end(Failed(RequestCancelled()))
         except Exception:
             _log.exception("an answer with tools broke")
             self._end(Failed(ComputeFailed("internal error; the server's log has the details")))

@@ -18,6 +18,7 @@ from application.ports.tool_servers import ServerState, ServerStatus, ToolServer
 from domain.errors import ToolCallFailed, ToolNotFound, ToolServerUnavailable
 from tests.support.mcp.fake_servers import FakeToolServers
 from tests.support.mcp.fault_server import TOOLS
+from tests.support.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[3]
 MOST = 4096
@@ -58,6 +59,12 @@ async def served(clock: Clock | None = None, **servers: ToolServerSettings) -> A
 def status_of(servers: ToolServers) -> ServerStatus:
     (found,) = servers.status()
     return found
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():  # noqa: ASYNC110 - another process tells, by a file
+            await asyncio.sleep(0)
 
 
 @pytest.mark.parametrize("era", ["modern", "older"])
@@ -229,6 +236,40 @@ async def test_a_server_that_prints_or_asks_the_client_does_no_harm() -> None:
         assert refused["error"]["code"] == -32601
         assert len(status_of(servers).log) <= 50
         assert max(map(len, status_of(servers).log)) <= 500
+
+
+@in_loop
+async def test_many_callers_share_one_start_and_one_list_which_outlive_the_first_of_them(tmp_path: Path) -> None:
+    async with served(one=faulty("older", "slow", "changing", str(tmp_path))) as servers:
+        callers = [asyncio.create_task(servers.tools("one")) for _ in range(20)]
+        await until((tmp_path / "started").exists)
+        callers[0].cancel()
+        (tmp_path / "allowed").touch()
+        first, *others = await asyncio.gather(*callers, return_exceptions=True)
+        assert isinstance(first, asyncio.CancelledError)
+        assert {len(tools) for tools in others if not isinstance(tools, BaseException)} == {len(TOOLS) + 1}
+        status = status_of(servers)
+        assert (status.num_starts, status.num_changes, status.error) == (1, 0, "")
+
+
+@in_loop
+async def test_a_caller_that_leaves_ends_no_start_of_others() -> None:
+    async with served(one=faulty("modern")) as servers:
+        first = asyncio.create_task(servers.tools("one"))
+        second = asyncio.create_task(servers.tools("one"))
+        await until(lambda: status_of(servers).state is ServerState.STARTING)
+        first.cancel()
+        assert len(await second) == len(TOOLS)
+
+
+@in_loop
+async def test_closing_ends_a_list_that_callers_wait_for(tmp_path: Path) -> None:
+    async with served(one=faulty("modern", "slow", str(tmp_path))) as servers:
+        caller = asyncio.create_task(servers.tools("one"))
+        await until((tmp_path / "started").exists)
+        await servers.close()
+        with pytest.raises(ToolServerUnavailable, match="stopping"):
+            await caller
 
 
 @in_loop

@@ -7,6 +7,8 @@ answers neither. Its tools are named after what a call of them does.
 import json
 import os
 import sys
+import time
+from pathlib import Path
 from typing import Any
 
 TOOLS = [
@@ -122,6 +124,11 @@ def main() -> None:
     for line in sys.stdin:
         message = json.loads(line)
         called = (message.get("params") or {}).get("name")
+        if "slow" in server.traits and message.get("method") == "tools/list":
+            started, allowed = (Path(folder) / name for folder in sys.argv[-1:] for name in ("started", "allowed"))
+            started.touch()
+            while not allowed.exists():
+                time.sleep(0.005)
         if called == "hang":
             continue
         if called == "announce":
