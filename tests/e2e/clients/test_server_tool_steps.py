@@ -1,6 +1,7 @@
 """Three calls of a server's tools in one response, by the service as it ships, on a dense, a hybrid and a windowed
 model: each step reuses the whole prompt of the step before."""
 
+import importlib
 import itertools
 import json
 import shutil
@@ -10,10 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
+import httpx
 import openai
 import pytest
 
-from adapters.huggingface.model_folder import EMBEDDED_IDS, embedded_folder
+from adapters.huggingface.model_folder import EMBEDDED_IDS, SEER_ID, embedded_folder
 from application.ports.tool_servers import ResultPart, Tool, ToolResult
 from application.services.text_side.answers.answer import Answer
 from application.settings import EngineSettings, ModelSettings, ServerSettings, Settings, StoreSettings
@@ -29,6 +31,7 @@ from tests.support.mlx.tiny_models import build, config_of, save
 
 WINDOWED = "windowed"
 NUM_CALLS = 3
+TOOLS: Any = [{"type": "mcp", "server_label": "time", "require_approval": "never"}]
 MAX_BEYOND = 16
 """Tokens that a step computes anew, at most."""
 
@@ -91,8 +94,12 @@ def steps() -> list[Step]:
 
 @pytest.fixture
 def url(model: str, steps: list[Step], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    part = ResultPart("It is noon in a town by the sea, and the sun is out. " * 3)
+    if model == SEER_ID:
+        part = ResultPart("[an image]", importlib.import_module("tests.support.mlx.vision.drawn_pictures").SHAPES)
+
     async def answer(tool: str, arguments: Mapping[str, Any]) -> ToolResult:
-        return ToolResult([ResultPart("It is noon in a town by the sea, and the sun is out. " * 3)])
+        return ToolResult([part])
 
     servers = FakeToolServers({"time": []}, answer)
     servers.set_tool(Tool("time", "now", "Tells the time in a zone.", CLOCK))
@@ -115,8 +122,7 @@ def url(model: str, steps: list[Step], tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_each_of_four_steps_reuses_the_whole_prompt_of_the_step_before(url: str, model: str, steps: list[Step]) -> None:
     with openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=300) as client:
-        tools: Any = [{"type": "mcp", "server_label": "time", "require_approval": "never"}]
-        fields: Any = {"model": model, "tools": tools, "temperature": 0, "reasoning": {"effort": "none"}}
+        fields: Any = {"model": model, "tools": TOOLS, "temperature": 0, "reasoning": {"effort": "none"}}
         asked = "What time is it in London and in Paris? " * 20
         with client.responses.stream(**fields, input=asked, max_output_tokens=400) as events:
             answer = list(events)[-1].response  # type: ignore[union-attr]
@@ -131,3 +137,19 @@ def test_each_of_four_steps_reuses_the_whole_prompt_of_the_step_before(url: str,
         if model == EMBEDDED_IDS[0]:  # the others write tokens, held to a grammar, that their text is not read as
             new = len(after.prompt) - len(before.prompt) - before.num_sampled
             assert len(after.prompt) - after.num_reused <= new + MAX_BEYOND
+
+
+@pytest.mark.parametrize("model", [SEER_ID])
+def test_a_model_that_sees_is_shown_the_image_of_each_result_once(url: str, model: str, steps: list[Step]) -> None:
+    pytest.importorskip("mlx_vlm")
+    fields = {"temperature": 0, "reasoning": {"effort": "none"}, "max_output_tokens": 400}
+    body = {"model": model, "tools": TOOLS, "input": "Which shape is red?", **fields}
+    response = httpx.post(f"{url}/v1/responses", json=body, timeout=300)
+    assert response.status_code == 200, response.text
+    answer = response.json()
+    calls = [item for item in answer["output"] if item["type"] == "mcp_call"]
+    assert [call["output"] for call in calls] == ["[an image]"] * NUM_CALLS
+    assert answer["usage"]["input_tokens_details"]["image_tokens"] > 0
+    for before, after in itertools.pairwise(steps):
+        assert after.prompt[: len(before.prompt)] == before.prompt
+        assert after.num_reused >= len(before.prompt) - MAX_BEYOND

@@ -39,6 +39,8 @@ BEYOND: Mapping[str, frozenset[str]] = {
     # Open Responses requires them in events too, and OpenAI sends them
     "Logprob": frozenset({"bytes"}),
     "LogprobTopLogprob": frozenset({"bytes"}),
+    # those of images, where there are any
+    "InputTokensDetails": frozenset({"image_tokens"}),
     # drafted tokens (docs/dialects), as chat completions have them
     "OutputTokensDetails": frozenset({"accepted_prediction_tokens", "rejected_prediction_tokens"}),
     "Usage": frozenset({"accepted_prediction_tokens", "rejected_prediction_tokens", "prompt_tokens_details"}),

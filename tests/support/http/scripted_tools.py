@@ -3,7 +3,7 @@
 import asyncio
 import json
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -43,9 +43,13 @@ class Script:
 
 @contextmanager
 def serving(
-    script: Script, answer: Answer = echo, *, layout: Any = ATTENTION, names: Mapping[str, Sequence[str]] | None = None,
+    script: Callable[[IdRow], Sequence[int]],
+    answer: Answer = echo,
+    *,
+    layout: Any = ATTENTION,
+    names: Mapping[str, Sequence[str]] | None = None,
     **options: Any,
-) -> Iterator[tuple[FakeService, FakeToolServers]]:  # fmt: skip
+) -> Iterator[tuple[FakeService, FakeToolServers]]:
     servers = FakeToolServers(names or {"time": ["now", "convert"], "files": ["read"]}, answer)
     settings = {"approvals": FREE, "reuses": True, **options}
     with fake_service(FakeOptions(layout=layout, reply=script), tool_servers=servers, **settings) as service:

@@ -1,14 +1,20 @@
 """The part of a response with tools of servers before its first step: lists, approved calls, a compaction. And its end
 by an admin, at any time."""
 
+import asyncio
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from application.ports.tool_servers import ToolResult
+from application.ports.tool_servers import Tool, ToolResult
 from application.settings import ServerSettings
+from domain.id_row import IdRow
 from interfaces.http.answering import answering
+from tests.integration.http.dialects.test_http_response_sockets import answered, socket_of, told
 from tests.support.browser.admin_api import cancel
 from tests.support.http.scripted_tools import (
     NEVER,
@@ -203,3 +209,61 @@ def test_a_name_without_its_server_is_rendered_as_it_was_sampled(needs_approval:
     assert script.prompts[2][: len(script.prompts[1])] == script.prompts[1]
     new = len(script.prompts[2]) - len(script.prompts[1]) - len("Noon.")
     assert usage["input_tokens"] - usage["input_tokens_details"]["cached_tokens"] <= new + 16
+
+
+def test_a_websocket_has_the_same_events_and_goes_on_from_them() -> None:
+    script = Script(*THREE, "Bye.")
+    with serving(script) as (service, servers), socket_of(service) as socket:
+        events = told(socket, input="What time is it?", tools=[NEVER], max_output_tokens=None)
+        names = [event["type"] for event in events]
+        assert names[:2] == ["response.created", "response.in_progress"]
+        assert names.index("response.mcp_list_tools.completed") < names.index("response.mcp_call.completed")
+        answer = events[-1]["response"]
+        assert kinds(answer) == ["mcp_list_tools", "mcp_call", "mcp_call", "message"]
+        last = answered(socket, input="Thanks", tools=[NEVER], previous_response_id=answer["id"])
+        assert kinds(last) == ["message"]
+        assert len(servers.calls) == 2
+    assert script.prompts[3][: len(script.prompts[2])] == script.prompts[2]
+
+
+def test_a_list_that_changes_in_an_answer_changes_nothing_of_it() -> None:
+    script = Script(*THREE)
+
+    async def changes(tool: str, arguments: Mapping[str, Any]) -> ToolResult:
+        servers.set_tool(Tool("time", "another", "Is new.", {"type": "object"}))
+        servers.set_tool(Tool("time", "convert", "Is another.", {"type": "object"}))
+        return await echo(tool, arguments)
+
+    with serving(script, changes) as (service, servers):
+        answer = ask(service)
+    assert [tool["name"] for tool in answer["output"][0]["tools"]] == ["convert", "now"]
+    for before, after in pairwise(script.prompts):
+        assert after[: len(before)] == before
+
+
+def test_two_answers_on_one_server_have_each_their_own_results() -> None:
+    both = asyncio.Barrier(2)
+
+    async def meet(tool: str, arguments: Mapping[str, Any]) -> ToolResult:
+        await both.wait()
+        return await echo(tool, arguments)
+
+    def reply(prompt_ids: IdRow) -> tuple[int, ...]:
+        text = bytes(id for id in prompt_ids if id < 256).decode()
+        name = "now" if "first" in text else "convert"
+        return tuple(("Done." if " got " in text else call(f"time__{name}")).encode())
+
+    with serving(reply, meet) as (service, _), ThreadPoolExecutor(2) as threads:
+        answers = list(threads.map(lambda asked: ask(service, input=asked), ("first", "second")))
+    assert [answer["output"][1]["output"] for answer in answers] == ["now got {}", "convert got {}"]
+
+
+@pytest.mark.usefixtures("prompt_headers")
+def test_many_streams_that_wait_for_a_list_hold_up_nobody_else() -> None:
+    with serving(Script("Hi.")) as (service, servers), ExitStack() as stack:
+        servers.listing = gate = Gate()
+        streams = [stack.enter_context(stream_of(service)) for _ in range(20)]
+        assert [next(events)["type"] for events in streams] == ["response.created"] * 20
+        assert kinds(ask(service, tools=[])) == ["message"]
+        gate.open()
+        assert [list(events)[-1]["type"] for events in streams] == ["response.completed"] * 20
