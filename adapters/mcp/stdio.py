@@ -121,6 +121,8 @@ class StdioTransport:
     def _put(self, message: Mapping[str, Any]) -> None:
         if self._lost or self._process is None or self._process.stdin is None:
             raise TransportLost(self._lost or "it was closed")
+        if self._process.stdin.is_closing():  # uvloop refuses what is written then with a RuntimeError
+            raise TransportLost("its process does not read")
         self._process.stdin.write(json.dumps(message, separators=(",", ":")).encode() + b"\n")
 
     async def _read(self) -> None:

@@ -16,6 +16,7 @@ from adapters.mcp.servers import MAX_LIST_BYTES, MAX_TOOLS, McpToolServers
 from application.mcp_settings import ToolServerSettings
 from application.ports.tool_servers import ServerState, ServerStatus, ToolServers
 from domain.errors import ToolCallFailed, ToolNotFound, ToolServerUnavailable
+from interfaces.composition.engine_entry import new_event_loop
 from tests.support.mcp.fake_servers import FakeToolServers
 from tests.support.mcp.fault_server import TOOLS
 from tests.support.patience import PATIENCE_S
@@ -260,6 +261,17 @@ async def test_a_caller_that_leaves_ends_no_start_of_others() -> None:
         await until(lambda: status_of(servers).state is ServerState.STARTING)
         first.cancel()
         assert len(await second) == len(TOOLS)
+
+
+@pytest.mark.parametrize("loop", [asyncio.new_event_loop, new_event_loop])
+def test_programs_that_do_not_exist_are_unavailable(loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    async def list_all() -> list[object]:
+        absent = {f"absent{number}": ToolServerSettings(command="/no/such") for number in range(12)}
+        async with served(**absent) as servers:
+            return list(await asyncio.gather(*map(servers.tools, absent), return_exceptions=True))
+
+    with asyncio.Runner(loop_factory=loop) as runner:
+        assert {type(error) for error in runner.run(list_all())} == {ToolServerUnavailable}
 
 
 @in_loop
