@@ -84,6 +84,8 @@ class StdioTransport:
             raise
         finally:
             self._pending.pop(number, None)
+            if answer.done() and not answer.cancelled():
+                answer.exception()  # noted as seen, where the message was not even written
 
     async def notify(self, message: Mapping[str, Any], headers: Mapping[str, str]) -> None:
         await self._write(message)
