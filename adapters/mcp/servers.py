@@ -153,7 +153,9 @@ class McpToolServers:
 
     async def _session(self, connection: _Connection) -> Session:
         """The open conversation, which is begun if there is none."""
-        return connection.session or await self._shared(connection, "start", partial(self._begun, connection))
+        if connection.session is not None:
+            return connection.session
+        return await self._shared(connection, "start", partial(self._begun, connection))
 
     async def _begun(self, connection: _Connection) -> Session:
         async with connection.lock:

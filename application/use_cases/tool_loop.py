@@ -112,20 +112,9 @@ class ToolLoop:
             return CallOutcome(error.message, CallFault.CONNECTION, _UNAVAILABLE)
 
     @asynccontextmanager
-    async def answering(self, request: GenerationRequest, plan: LoopPlan) -> AsyncGenerator[Reading]:
-        """Encloses the stay of a request with tools of servers, as `Generate.answering` does. The first step is
-        submitted before this yields."""
-
-        async def at_once(_add: Add) -> tuple[GenerationRequest, LoopPlan]:
-            return request, plan
-
-        async with self.preparing(request, at_once) as answer:
-            await answer.begun()
-            yield answer
-
-    @asynccontextmanager
-    async def preparing(self, request: GenerationRequest, prepare: Prepare) -> "AsyncGenerator[LoopedAnswer]":
-        """As `answering`, of a request that `prepare` makes whole: a part of the answer, which nothing waits for."""
+    async def preparing(self, request: GenerationRequest, prepare: Prepare) -> AsyncGenerator[Reading]:
+        """Encloses the stay of a request with tools of servers, as `Generate.answering` does. Yields at once: that
+        `prepare` makes the first step is a part of the answer, as are its errors."""
         answer = LoopedAnswer(self, self._generate, request, prepare)
         try:
             yield answer
@@ -147,7 +136,7 @@ class LoopedAnswer:
         self._current: Answer | None = None
         self._unread: list[StreamItem] = []
         self._has_unread, self._was_taken = asyncio.Event(), asyncio.Event()
-        self._has_begun, self._is_admitted = asyncio.Event(), asyncio.Event()
+        self._is_admitted = asyncio.Event()
         self._in_flight = asyncio.Semaphore(MAX_IN_FLIGHT)
         self._usages: list[Usage] = []
         self._num_calls = 0
@@ -183,12 +172,6 @@ class LoopedAnswer:
     def progress(self) -> Progress:
         return Progress("calling tools") if self._current is None else self._current.progress
 
-    async def begun(self) -> None:
-        """Waits until the first step was submitted. Raises the error of an answer that failed before."""
-        await self._has_begun.wait()
-        if self._first is None:
-            self._raise_failure()
-
     async def admitted(self, timeout_s: float) -> None:
         """As `Answer.admitted`, of the first step; before anything is read."""
         try:
@@ -196,9 +179,6 @@ class LoopedAnswer:
                 await self._is_admitted.wait()
         except TimeoutError:
             return
-        self._raise_failure()
-
-    def _raise_failure(self) -> None:
         if self._unread and (error := failure(self._unread[-1])) is not None:
             raise error
 
@@ -249,7 +229,6 @@ class LoopedAnswer:
         while step is not None:
             async with self._generate.answering([step]) as answer:
                 self._first = self._first or answer
-                self._has_begun.set()
                 step = await self._step(step, answer, number)
             number += 1
 
@@ -319,7 +298,6 @@ class LoopedAnswer:
 
     def _end(self, item: Finished | Failed) -> None:
         self._add(item)
-        self._has_begun.set()
         self._is_admitted.set()
 
     def _add(self, item: StreamItem) -> None:

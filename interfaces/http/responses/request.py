@@ -1,5 +1,8 @@
 """The body of POST /v1/responses, with the stored items that it refers to, and its conversion into a request."""
 
+# Fields of ResolvedRequest stand for properties of its base:
+# pyright: reportIncompatibleMethodOverride=false
+
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property

@@ -293,32 +293,6 @@ def test_a_client_that_leaves_a_preparation_is_no_error(is_cancelled_too: bool) 
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("is_cut_off", [False, True])
-def test_an_answer_of_several_requests_ends_with_all_that_runs_of_it(is_cut_off: bool) -> None:
-    async def run() -> None:
-        side = TextSide()
-        request = GenerationRequest(ID, ModelId("m"), TextPrompt("x"))
-
-        async def answer() -> None:
-            with side.requests.enclosing(request):
-                with side.requests.prepare(request, 0):
-                    pass
-                await asyncio.Event().wait()
-
-        task = asyncio.create_task(answer())
-        await asyncio.sleep(0)
-        if is_cut_off:
-            side.requests.cut_off()
-        else:
-            side.requests.cancel(ID)
-        with pytest.raises(ServerUnavailable if is_cut_off else RequestCancelled):
-            await task
-        with pytest.raises(RequestNotFound):
-            side.requests.cancel(ID)
-
-    asyncio.run(run())
-
-
 def test_what_the_engine_wants_of_an_image_is_answered_in_every_case() -> None:
     cat = ToyImages().process(toy_image(2, 2, "cat")).prepared
 
