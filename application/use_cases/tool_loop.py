@@ -147,11 +147,12 @@ class LoopedAnswer:
 
     @property
     def prompts(self) -> list[IdRow]:
-        """The prompt of the first step, once that has begun, as all that follow."""
-        return self._begun.prompts
+        """The prompt of the first step; none before that has begun."""
+        return [] if self._first is None else self._first.prompts
 
     @property
     def model(self) -> ServedModel:
+        """The model of the first step, once that has begun."""
         return self._begun.model
 
     @property

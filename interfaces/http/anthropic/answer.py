@@ -2,6 +2,8 @@
 
     message_start ping (content_block_start content_block_delta* content_block_stop)* message_delta message_stop
 
+Calls that the server runs are blocks of the same message: a step's calls, then their results, each whole as it arrives.
+
 `message_start` waits for the request's admission, because it reports what was reused, or for the first keep-alive.
 
 Claude Code gives up after 300 s without an event that it counts, and counts neither comments nor `ping`: only deltas of
@@ -10,8 +12,10 @@ in that block, and an empty one that clients send back is dropped. Claude Code c
 long", retries with fewer `max_tokens` where the numbers say so, and gives up on every other 400.
 """
 
-from collections.abc import Sequence
-from typing import Any, Literal, TypeAlias
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -20,7 +24,20 @@ from application.services.text_side.answers.answer import Progress
 from domain.errors import ContextOverflow, DomainError, PrefillMemoryExceeded, RequestCancelled
 from domain.priority import Priority
 from domain.request.request import FinishReason, Usage
-from domain.request.stream import Admitted, ContentDelta, Finished, ReasoningDelta, StreamItem, TextDelta, ToolCallDelta
+from domain.request.server_calls import OfferedTool
+from domain.request.stream import (
+    Admitted,
+    AnswerPrepared,
+    ContentDelta,
+    Finished,
+    ReasoningDelta,
+    ServerCallEnded,
+    ServerCallItem,
+    ServerCallsBegan,
+    StreamItem,
+    TextDelta,
+    ToolCallDelta,
+)
 from interfaces.http.answering.collected import (
     Collected,
     PredictionTokens,
@@ -94,7 +111,24 @@ class ToolUseBody(Struct, tag_field="type", tag="tool_use"):
     input: dict[str, object]
 
 
-BlockBody: TypeAlias = TextBody | ThinkingBody | ToolUseBody
+class McpToolUseBody(Struct, tag_field="type", tag="mcp_tool_use"):
+    """A call that the server runs."""
+
+    id: str
+    name: str
+    server_name: str
+    input: dict[str, object]
+
+
+class McpToolResultBody(Struct, tag_field="type", tag="mcp_tool_result"):
+    """The result of such a call, or why there is none. Images are notes: this block holds texts only."""
+
+    tool_use_id: str
+    is_error: bool
+    content: list[TextBody]
+
+
+BlockBody: TypeAlias = TextBody | ThinkingBody | ToolUseBody | McpToolUseBody | McpToolResultBody
 
 
 class ThinkingTokens(PredictionTokens):
@@ -113,7 +147,7 @@ class MessageUsageBody(Struct):
     service_tier: str | UnsetType = UNSET
 
 
-StopReason: TypeAlias = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
+StopReason: TypeAlias = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "pause_turn"]
 
 
 class MessageBody(Struct, kw_only=True):
@@ -131,25 +165,54 @@ class MessageBody(Struct, kw_only=True):
 
 def message_body(_body: object, started: Started, choices: Sequence[Collected]) -> MessageBody:
     """Returns the whole answer: that of the only choice."""
-    choice, id = choices[0], started.id
+    choice, blocks = choices[0], _Blocks(started.id)
+    content: list[BlockBody] = []
+    for is_of_calls, run in groupby(choice.items or choice.deltas, lambda item: isinstance(item, ServerCallItem)):
+        if is_of_calls:
+            content += [block for item in run if (block := blocks.note(item)) is not None]
+            continue
+        deltas = tuple(item for item in run if isinstance(item, ContentDelta))
+        for part in visible_parts(replace(choice, deltas=deltas)):
+            content.append(blocks.body(part, len(content)))
     return MessageBody(
-        id=id,
+        id=started.id,
         model=started.model,
-        content=[block_body(part, signature(id, index)) for index, part in enumerate(visible_parts(choice))],
-        stop_reason=stop_reason(choice.finished),
+        content=content,
+        stop_reason=stop_reason(choice.finished, blocks.num_own_calls > 0),
         stop_sequence=choice.finished.stop_text,
         usage=usage_body(choice.finished.usage, num_reasoning_tokens(choice), started.priority),
     )
 
 
-def block_body(part: ContentDelta, signature: str) -> BlockBody:
-    match part:
-        case TextDelta(text=text):
-            return TextBody(text)
-        case ReasoningDelta(text=text):
-            return ThinkingBody(text, signature)
-        case call:
-            return ToolUseBody(call.id, call.name, input_of(call.arguments))
+class _Blocks:
+    """The blocks that parts of an answer become. `num_own_calls`: of the client's own tools, so far."""
+
+    def __init__(self, id: str) -> None:
+        self._id = id
+        self._tools: Mapping[str, OfferedTool] = {}
+        self.num_own_calls = 0
+
+    def note(self, item: object) -> McpToolResultBody | None:
+        """Takes the tools that the server calls; the block of a call that has ended."""
+        if isinstance(item, AnswerPrepared):
+            self._tools = cast(Mapping[str, OfferedTool], item.made)
+        if not isinstance(item, ServerCallEnded):
+            return None
+        outcome = item.outcome
+        return McpToolResultBody(item.call_id, outcome.fault is not None, [TextBody(outcome.text)])
+
+    def body(self, part: ContentDelta, index: int, *, is_signed: bool = True) -> BlockBody:
+        """The block number `index`, which this part makes."""
+        match part:
+            case TextDelta(text=text):
+                return TextBody(text)
+            case ReasoningDelta(text=text):
+                return ThinkingBody(text, signature(self._id, index) if is_signed else "")
+            case call if (tool := self._tools.get(call.name)) is not None:
+                return McpToolUseBody(call.id, tool.name, tool.server, input_of(call.arguments))
+            case call:
+                self.num_own_calls += 1
+                return ToolUseBody(call.id, call.name, input_of(call.arguments))
 
 
 def signature(id: str, index: int) -> str:
@@ -157,9 +220,13 @@ def signature(id: str, index: int) -> str:
     return f"{id}.{index}"
 
 
-def stop_reason(finished: Finished) -> StopReason:
+def stop_reason(finished: Finished, has_own_calls: bool) -> StopReason:
+    """The reason of the end. `has_own_calls`: the client has to answer calls. At a limit of the server's own calls, the
+    client sends the answer back to have it continued."""
     if finished.stop_text is not None:
         return "stop_sequence"
+    if finished.limit:
+        return "tool_use" if has_own_calls else "pause_turn"
     match finished.reason:
         case FinishReason.LENGTH:
             return "max_tokens"
@@ -190,6 +257,7 @@ class MessageFraming:
 
     def __init__(self, _body: object, started: Started) -> None:
         self._started = started
+        self._blocks = _Blocks(started.id)
         self._has_started = False
         self._open: ContentDelta | None = None
         """An empty delta of the block that is open."""
@@ -205,6 +273,9 @@ class MessageFraming:
                 return self._start(explanation.stopped_at)
             case TextDelta() | ReasoningDelta() | ToolCallDelta():
                 return self._start() + self._content(item)
+            case AnswerPrepared() | ServerCallsBegan() | ServerCallEnded():
+                block = self._blocks.note(item)
+                return self._close() + (b"" if block is None else self._begin_block(block) + self._stop_block())
             case Finished():
                 return self._start() + self._close() + self._finish(item)
             case _:
@@ -213,7 +284,7 @@ class MessageFraming:
     def keep_alive(self, progress: Progress) -> bytes:
         alive = sse_comment(progress.text) + self._start()
         still = self._open or TextDelta("")
-        return alive + (b"" if self._open else self._begin_block(still)) + self._delta(still)
+        return alive + (b"" if self._open else self._begin(still)) + self._delta(still)
 
     def end(self) -> bytes:
         return _event("message_stop")
@@ -226,7 +297,9 @@ class MessageFraming:
         if self._has_started:
             return b""
         self._has_started = True
-        usage = usage_body(Usage(len(self._started.prompts[0]), 0, {"all": num_reused}), 0, self._started.priority)
+        usage = usage_body(
+            Usage(sum(map(len, self._started.prompts)), 0, {"all": num_reused}), 0, self._started.priority
+        )
         message = MessageBody(
             id=self._started.id,
             model=self._started.model,
@@ -244,12 +317,18 @@ class MessageFraming:
             return b""
         if self._open is not None and self._open.merges_with(delta):
             return self._delta(delta)
-        return self._close() + self._begin_block(delta) + self._delta(delta)
+        return self._close() + self._begin(delta) + self._delta(delta)
 
-    def _begin_block(self, delta: ContentDelta) -> bytes:
+    def _begin(self, delta: ContentDelta) -> bytes:
         self._open = opening(delta)
+        return self._begin_block(self._blocks.body(self._open, self._index + 1, is_signed=False))
+
+    def _begin_block(self, block: BlockBody) -> bytes:
         self._index += 1
-        return _event("content_block_start", index=self._index, content_block=block_body(self._open, ""))
+        return _event("content_block_start", index=self._index, content_block=block)
+
+    def _stop_block(self) -> bytes:
+        return _event("content_block_stop", index=self._index)
 
     def _delta(self, delta: ContentDelta) -> bytes:
         match delta:
@@ -270,10 +349,11 @@ class MessageFraming:
         if isinstance(closed, ReasoningDelta):
             signed = {"type": "signature_delta", "signature": signature(self._started.id, self._index)}
             events = _event("content_block_delta", index=self._index, delta=signed)
-        return events + _event("content_block_stop", index=self._index)
+        return events + self._stop_block()
 
     def _finish(self, finished: Finished) -> bytes:
-        reason = {"stop_reason": stop_reason(finished), "stop_sequence": finished.stop_text}
+        ended = stop_reason(finished, self._blocks.num_own_calls > 0)
+        reason = {"stop_reason": ended, "stop_sequence": finished.stop_text}
         return _event("message_delta", delta=reason, usage=usage_body(finished.usage, self._num_thinking))
 
 

@@ -5,7 +5,7 @@ blocks that are not here stay out of the prompt: `cache_control`, `citations`, a
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import msgspec
@@ -14,6 +14,8 @@ from msgspec import Struct
 from domain.errors import require
 from domain.half_pairs import without_halves
 from domain.request.chat import ChatMessage, Media, Role, ToolCall, message_of
+from domain.request.server_calls import NOT_RUN
+from domain.tool_server_names import SEPARATOR
 from interfaces.http.fields.media_fields import file_of, image_of
 from interfaces.http.fields.sampling_fields import media_note
 from interfaces.http.incoming.json_body import by_type, converted
@@ -44,6 +46,23 @@ class ToolUseBlock(Struct):
 
 class ToolResultBlock(Struct):
     """The result of a call. The model is shown `is_error` true."""
+
+    tool_use_id: str
+    content: Content | None = None
+    is_error: bool | None = None
+
+
+class McpToolUseBlock(Struct):
+    """A call of an earlier answer that the server ran."""
+
+    id: str
+    name: str
+    server_name: str
+    input: dict[str, Any]
+
+
+class McpToolResultBlock(Struct):
+    """The result of such a call, in the answer that holds it. A call without one was not run."""
 
     tool_use_id: str
     content: Content | None = None
@@ -102,6 +121,8 @@ Block: TypeAlias = (
     | ThinkingBlock
     | ToolUseBlock
     | ToolResultBlock
+    | McpToolUseBlock
+    | McpToolResultBlock
     | ImageBlock
     | DocumentBlock
     | SearchResultBlock
@@ -114,14 +135,16 @@ BLOCKS: Mapping[str, type[Block]] = {
     "thinking": ThinkingBlock,
     "tool_use": ToolUseBlock,
     "tool_result": ToolResultBlock,
+    "mcp_tool_use": McpToolUseBlock,
+    "mcp_tool_result": McpToolResultBlock,
     "image": ImageBlock,
     "document": DocumentBlock,
     "search_result": SearchResultBlock,
     "tool_reference": ToolReferenceBlock,
     "compaction": CompactionBlock,
 }
-"""Blocks by `type`. All others, unknown ones and those run by a server (`server_tool_use`, `web_search_tool_result`,
-`redacted_thinking`, ...), become nothing."""
+"""Blocks by `type`. All others, unknown ones and those run by another server (`server_tool_use`,
+`web_search_tool_result`, `redacted_thinking`, ...), become nothing."""
 
 
 BETWEEN = "\n"
@@ -234,25 +257,60 @@ def _message(message: MessageParam, path: str, refuses_media: bool) -> list[Chat
     return _user(message.content, path, refuses_media)
 
 
+@dataclass(slots=True)
+class _Step:
+    """A step of an answer: its blocks are pieces of one text, one reasoning and one list of calls. `results`: of those
+    calls that the server runs, by the call's id; None for one that was not run."""
+
+    pieces: list[str | Media] = field(default_factory=list[str | Media])
+    thoughts: list[str] = field(default_factory=list[str])
+    calls: list[ToolCall] = field(default_factory=list[ToolCall])
+    results: dict[str, ChatMessage | None] = field(default_factory=dict[str, ChatMessage | None])
+
+    def messages(self) -> list[ChatMessage]:
+        """One message and the results in the order of their calls; none of nothing."""
+        reasoning, said = "".join(self.thoughts) or None, message_of(Role.ASSISTANT, self.pieces)
+        message = replace(said, reasoning=reasoning, tool_calls=tuple(self.calls))
+        results = [result or NOT_RUN.message(id) for id, result in self.results.items()]
+        return [message, *results] if said.content or said.media or reasoning or self.calls else []
+
+
 def _assistant(content: Content, path: str) -> list[ChatMessage]:
-    """Returns one message, or none: the blocks are pieces of one text, one reasoning and one list of calls."""
-    pieces: list[str | Media] = []
-    thoughts: list[str] = []
-    calls: list[ToolCall] = []
+    """Returns one message, or none; of an answer in which the server ran calls, the messages of each step. In a step
+    all calls stand before the results."""
+    steps = [_Step()]
+    has_results = False
     for at, block in blocks_of(content, path):
+        if isinstance(block, McpToolResultBlock):
+            if block.tool_use_id in steps[-1].results:
+                steps[-1].results[block.tool_use_id] = _result(block, at)
+                has_results = True
+            continue
+        if has_results:
+            steps.append(_Step())
+            has_results = False
+        step = steps[-1]
         match block:
             case ThinkingBlock(thinking=thinking):
-                thoughts.append(thinking)
+                step.thoughts.append(thinking)
             case ToolUseBlock():
-                calls.append(ToolCall(block.id, block.name, _arguments(block)))
+                step.calls.append(ToolCall(block.id, block.name, _arguments(block)))
+            case McpToolUseBlock():
+                name = f"{block.server_name}{SEPARATOR}{block.name}"
+                step.calls.append(ToolCall(block.id, name, _arguments(block)))
+                step.results[block.id] = None
             case _:
-                pieces += block_pieces(block, at, refuses_media=False)
-    reasoning, said = "".join(thoughts) or None, message_of(Role.ASSISTANT, pieces)
-    message = replace(said, reasoning=reasoning, tool_calls=tuple(calls))
-    return [message] if said.content or said.media or reasoning or calls else []
+                step.pieces += block_pieces(block, at, refuses_media=False)
+    return [message for step in steps for message in step.messages()]
 
 
-def _arguments(block: ToolUseBlock) -> str:
+def _result(block: ToolResultBlock | McpToolResultBlock, path: str) -> ChatMessage:
+    pieces = pieces_of(block.content or "", f"{path}.content", refuses_media=False)
+    message = message_of(Role.TOOL, pieces, BETWEEN)
+    return replace(message, tool_call_id=block.tool_use_id, is_error=block.is_error is True)
+
+
+def _arguments(block: ToolUseBlock | McpToolUseBlock) -> str:
     """The arguments as JSON text. Text that Claude Code could not parse is returned as it was generated."""
     match block.input:
         case {"__unparsedToolInput": {"raw": str(raw)}}:
@@ -269,9 +327,7 @@ def _user(content: Content, path: str, refuses_media: bool) -> list[ChatMessage]
         if isinstance(block, ToolResultBlock):
             found += _joined(pieces)
             pieces = []
-            result = pieces_of(block.content or "", f"{at}.content", refuses_media=False)
-            message = message_of(Role.TOOL, result, BETWEEN)
-            found.append(replace(message, tool_call_id=block.tool_use_id, is_error=block.is_error is True))
+            found.append(_result(block, at))
         else:
             pieces += block_pieces(block, at, refuses_media=refuses_media)
     return found + _joined(pieces) or [ChatMessage(Role.USER)]

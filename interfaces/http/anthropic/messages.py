@@ -1,42 +1,39 @@
 """POST /v1/messages and /v1/messages/count_tokens: their bodies, and the conversion of a body into a request.
 
-Unknown fields and betas are ignored; the documentation's table is made of the declarations. Tools that the server would
-run (`web_search_20250305`, ...) have no schema and become nothing: agents offer them always.
+Unknown fields and betas are ignored; the documentation's table is made of the declarations.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, cast
+from dataclasses import replace
+from functools import partial
+from typing import Annotated, Any
 
+import msgspec
 from litestar.handlers import HTTPRouteHandler
 from msgspec import Struct
 
+from application.use_cases.tool_loop import Add, LoopPlan, ToolLoop
 from domain.errors import InvalidRequest, require
 from domain.ids import ModelId
 from domain.printable import printable
-from domain.request.chat import CallMode, Json, Role, ToolChoice, ToolSpec, named_tool
+from domain.request.chat import CallMode, Role, ToolChoice, named_tool
 from domain.request.grammar import Grammar
 from domain.request.reasoning_budget import NO_REASONING, ReasoningLimit
 from domain.request.request import ChatPrompt, GenerationRequest
 from domain.request.sampling import SamplingParams, StopRules
+from domain.request.stream import AnswerPrepared
 from interfaces.http.answering.answering import json_route
-from interfaces.http.answering.dialect import Operation
+from interfaces.http.answering.dialect import AnsweringContext, Operation
+from interfaces.http.answering.server_tools import Offered, answering_with, callable_tools
 from interfaces.http.anthropic.answer import MessageBody, MessageErrorBody, MessageFraming, message_body
 from interfaces.http.anthropic.conversation import Content, MessageParam, conversation
+from interfaces.http.anthropic.tools import WantedServer, offered_tools, tool_names, tool_specs, wanted_servers
+from interfaces.http.errors import renamed
 from interfaces.http.fields.grammar_fields import form_grammar
 from interfaces.http.fields.parameters import ignored, mapped, refuse_unsupported, refused, supported
 from interfaces.http.fields.sampling_fields import length_limit, new_request, thinking_kwargs, tier_priority
-from interfaces.http.incoming.json_body import converted
 from interfaces.http.incoming.request_context import RequestContext
 from interfaces.http.services import Services
-
-
-class Tool(Struct):
-    """A tool with a schema. Its other fields (`cache_control`, `defer_loading`, ...) stay out of the prompt."""
-
-    name: str
-    input_schema: dict[str, Any]
-    description: str | None = None
-    strict: bool | None = None
 
 
 class ToolChoiceParam(Struct):
@@ -61,17 +58,6 @@ def tool_choice(choice: ToolChoiceParam | None) -> ToolChoice:
             f"tool_choice.type {printable(choice.type)!r} is none of auto, any, tool and none", param="tool_choice.type"
         )
     return ToolChoice(mode, one_call=choice.disable_parallel_tool_use is True)
-
-
-def tool_specs(tools: Sequence[Mapping[str, Any]]) -> tuple[ToolSpec, ...]:
-    """Returns the tools for the prompt. Raises InvalidRequest, naming `tools[i].field`."""
-    found: list[ToolSpec] = []
-    for index, raw in enumerate(tools):
-        if "input_schema" in raw or raw.get("type") in (None, "custom"):  # others are run by a server
-            tool = converted(raw, Tool, f"tools[{index}]")
-            schema = cast("dict[str, Json]", tool.input_schema)
-            found.append(ToolSpec(tool.name, tool.description or "", schema, tool.strict is True))
-    return tuple(found)
 
 
 class Thinking(Struct):
@@ -102,8 +88,8 @@ class PromptFields(Struct, kw_only=True):
     tools: Annotated[
         list[dict[str, Any]] | None,
         mapped(
-            "those with an `input_schema`, `strict` or not; tools that the server would run (`web_search_*`, ...)"
-            " become nothing"
+            "those with an `input_schema`, `strict` or not; `mcp_toolset` chooses among the tools of a server; others,"
+            " that the server would run (`web_search_*`, ...), become nothing: agents offer them always"
         ),
     ] = None
     tool_choice: Annotated[
@@ -129,7 +115,10 @@ class PromptFields(Struct, kw_only=True):
     store: Annotated[
         bool | None, supported("Cairn's own: false keeps what is computed for this request out of the store")
     ] = None
-    mcp_servers: Annotated[list[Any] | None, refused("the server calls no other servers", [])] = None
+    mcp_servers: Annotated[
+        list[dict[str, Any]] | None,
+        mapped("the tools of [configured servers](#tools-of-servers), by `name`; refused where none is configured"),
+    ] = None
     compaction: Annotated[Any, refused("send the request for a summary as a message")] = None
     cache_control: Annotated[Any, ignored("every prompt is cached, wherever it is marked")] = None
     context_management: Annotated[Any, ignored("nothing is taken out of the conversation")] = None
@@ -173,6 +162,11 @@ class MessagesRequest(PromptFields, kw_only=True):
     fallback_credit_token: Annotated[Any, ignored("nothing is billed")] = None
     inference_geo: Annotated[Any, ignored("everything is computed here")] = None
 
+    @property
+    def servers(self) -> Mapping[str, WantedServer]:
+        """The servers whose tools the body wants; none until `prepared`."""
+        return {}
+
     def wire_names(self) -> dict[str, str]:
         """Without a format, a grammar comes from tools."""
         return {**_NAMES, "grammar": next(iter(self.formats), "tools")}
@@ -182,7 +176,7 @@ class MessagesRequest(PromptFields, kw_only=True):
             self,
             context,
             "msg",
-            chat_prompt(self),
+            chat_prompt(self, None if self.servers else ()),
             sampling=SamplingParams.chosen(temperature=self.temperature, top_p=self.top_p, top_k=self.top_k),
             stop=StopRules(length_limit(self.max_tokens), stop=tuple(self.stop_sequences or ())),
             persist=self.store is not False,
@@ -193,6 +187,42 @@ class MessagesRequest(PromptFields, kw_only=True):
         return [request]
 
 
+class PreparedRequest(MessagesRequest, kw_only=True):
+    """A request that wants tools of servers. Clients send none of these fields."""
+
+    wanted: Annotated[dict[str, WantedServer], supported("made of `mcp_servers`")]
+
+    @property
+    def servers(self) -> Mapping[str, WantedServer]:
+        return self.wanted
+
+
+async def prepared(body: MessagesRequest, context: RequestContext) -> MessagesRequest:
+    """Returns the body with the servers that it names. Raises InvalidRequest."""
+    wanted = await context.run(wanted_servers, body.mcp_servers or (), body.tools or (), context)
+    return PreparedRequest(**msgspec.structs.asdict(body), wanted=wanted) if wanted else body
+
+
+def answering(
+    body: MessagesRequest, context: RequestContext, requests: Sequence[GenerationRequest]
+) -> AnsweringContext:
+    """The answer to a body; of several steps where the server has tools to call."""
+    first_step = partial(_first_step, body, context, requests[0]) if body.servers else None
+    return answering_with(first_step, context, requests)
+
+
+async def _first_step(
+    body: MessagesRequest, context: RequestContext, request: GenerationRequest, _loop: ToolLoop, add: Add
+) -> tuple[GenerationRequest, LoopPlan]:
+    """Makes the first step of a body that names servers, and tells the answer which calls the server runs."""
+    with renamed(body.wire_names()):
+        own = await context.run(tool_names, body.tools or ())
+        offered = await offered_tools(body.servers, own, context)
+        tools = callable_tools(offered, own)
+        add(AnswerPrepared(tools))
+        return replace(request, prompt=await context.run(chat_prompt, body, offered)), LoopPlan(tools)
+
+
 class CountTokensRequest(PromptFields, kw_only=True):
     """The body of POST /v1/messages/count_tokens."""
 
@@ -201,17 +231,19 @@ FORMAT, OLDER_FORMAT = "output_config.format", "output_format"
 _NAMES = {"stop": "stop_sequences", "reasoning_budget": "thinking.budget_tokens"}
 
 
-def chat_prompt(body: PromptFields) -> ChatPrompt:
-    """Raises InvalidRequest for what the body requests and is not supported."""
+def chat_prompt(body: PromptFields, offered: Sequence[Offered] | None = ()) -> ChatPrompt:
+    """The prompt of a body. `offered`: the tools of servers; None until they are listed. Raises InvalidRequest for what
+    the body requests and is not supported."""
     refuse_unsupported(body)
     output = body.output_config
     thinks = body.thinking is not None and body.thinking.type != "disabled"
     messages = conversation(body.system, body.messages)
     return ChatPrompt(
         messages,
-        tool_specs(body.tools or ()),
+        tool_specs(body.tools or (), offered or ()),
         thinking_kwargs(thinks, None if output is None else output.effort),
-        tool_choice(body.tool_choice),
+        # what it names may not be listed yet
+        ToolChoice() if offered is None else tool_choice(body.tool_choice),
         continues=messages[-1:] != () and messages[-1].role is Role.ASSISTANT,
     )
 
@@ -233,6 +265,8 @@ MESSAGES = Operation(
     answer_type=MessageBody,
     answer=message_body,
     framing=MessageFraming,
+    prepared=prepared,
+    answering=answering,
 )
 
 
@@ -248,7 +282,9 @@ def count_tokens_routes(services: Services) -> list[HTTPRouteHandler]:
     @json_route("/v1/messages/count_tokens", "countMessageTokens", CountTokensRequest, error_type=MessageErrorBody)
     async def count_tokens(body: CountTokensRequest, context: RequestContext) -> TokenCountBody:
         model = ModelId(body.model or services.default_model)
-        prompt = await context.run(chat_prompt, body)
+        wanted = await context.run(wanted_servers, body.mcp_servers or (), body.tools or (), context)
+        offered = await offered_tools(wanted, await context.run(tool_names, body.tools or ()), context)
+        prompt = await context.run(chat_prompt, body, offered)
         named = GenerationRequest(services.ids.request_id("count"), model, prompt)
         (request,) = await context.admit([named])
         return TokenCountBody(await services.tokenize.count(request))

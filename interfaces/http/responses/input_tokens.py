@@ -6,12 +6,13 @@ from msgspec import Struct
 from interfaces.http.answering.answering import json_route
 from interfaces.http.errors import renamed
 from interfaces.http.incoming.request_context import RequestContext
-from interfaces.http.responses.request import ResponsesRequest, resolved
+from interfaces.http.responses.request import ResponsesRequest, resolved, with_fields
+from interfaces.http.responses.server_tools import asked_servers, offered_tools
 from interfaces.http.services import Services
 
 
 class InputTokensBody(Struct, tag_field="object", tag="response.input_tokens"):
-    """The whole prompt, as the model's template renders it: instructions, items and tools."""
+    """The whole prompt, as the model's template renders it: instructions, items and tools, with those of servers."""
 
     input_tokens: int
 
@@ -20,7 +21,10 @@ def input_token_routes(services: Services) -> list[HTTPRouteHandler]:
     @json_route("/v1/responses/input_tokens", "countInputTokens", ResponsesRequest)
     async def input_tokens(body: ResponsesRequest, context: RequestContext) -> InputTokensBody:
         with renamed(body.wire_names()):
-            body = await resolved(body, context)
+            body, loop = await resolved(body, context), services.tool_loop
+            if loop is not None and (servers := asked_servers(body.tools or (), loop, context)):
+                offered, _ = await offered_tools(servers, loop, context)
+                body = with_fields(body, servers=servers, offered=offered)
             (request,) = await context.admit(await context.run(body.requests, context))
             return InputTokensBody(await services.tokenize.count(request))
 

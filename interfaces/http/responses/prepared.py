@@ -7,17 +7,17 @@ no headers, and a client that leaves cancels it:
     lists of tools ──► compaction ──► approved calls ──► the first step
 """
 
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from application.services.text_side.answers.answer import Reading
 from application.use_cases.tool_loop import Add, LoopPlan, ToolLoop
 from domain.errors import require
 from domain.request.request import FinishReason, GenerationRequest
 from domain.request.stream import AnswerPrepared
 from interfaces.http.answering.collected import collect
+from interfaces.http.answering.dialect import AnsweringContext
+from interfaces.http.answering.server_tools import answering_with
 from interfaces.http.errors import renamed
 from interfaces.http.incoming.request_context import RequestContext
 from interfaces.http.responses.compaction import TRIGGER
@@ -44,18 +44,12 @@ async def prepared(body: ResponsesRequest, context: RequestContext) -> Responses
     return await _compacted(body, context)
 
 
-@asynccontextmanager
-async def answering(
+def answering(
     body: ResponsesRequest, context: RequestContext, requests: Sequence[GenerationRequest]
-) -> AsyncGenerator[Reading]:
+) -> AnsweringContext:
     """The answer to a body; of several steps where the server has tools to call."""
-    loop = context.services.tool_loop
-    if loop is None or not body.servers:
-        async with context.services.generate.answering(requests) as answer:
-            yield answer
-    else:
-        async with loop.preparing(requests[0], partial(_first_step, body, context, requests[0], loop)) as looped:
-            yield looped
+    first_step = partial(_first_step, body, context, requests[0]) if body.servers else None
+    return answering_with(first_step, context, requests)
 
 
 async def _first_step(

@@ -18,6 +18,7 @@ from domain.request.chat import CallMode, ChatMessage, Role, ToolChoice
 from domain.request.reasoning_budget import NO_REASONING
 from domain.request.request import ChatPrompt, GenerationRequest
 from domain.request.sampling import SamplingParams, StopRules
+from interfaces.http.answering.server_tools import Offered
 from interfaces.http.fields.grammar_fields import form_grammar
 from interfaces.http.fields.parameters import ignored, mapped, refuse_unsupported, refused, supported
 from interfaces.http.fields.sampling_fields import (
@@ -33,7 +34,7 @@ from interfaces.http.responses import stored
 from interfaces.http.responses.compaction import MAX_TOKENS, NO_SEAL, Compacting, Seal
 from interfaces.http.responses.conversation import conversation, tools_in
 from interfaces.http.responses.items import ApprovalRequestItem, ItemReference, TriggerItem, decoded, kind_of
-from interfaces.http.responses.server_tools import MCP, McpTool, Offered, raw_items
+from interfaces.http.responses.server_tools import MCP, McpTool, raw_items
 from interfaces.http.responses.stored import LookupBudget
 from interfaces.http.responses.tools import Tools
 

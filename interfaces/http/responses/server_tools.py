@@ -11,7 +11,6 @@ steps begin with the same text.
 import asyncio
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 import msgspec
@@ -19,14 +18,13 @@ from msgspec import Raw, Struct
 
 from application.ports.tool_servers import Tool
 from application.use_cases.tool_loop import ToolLoop
-from domain.errors import DomainError, InvalidRequest, require
-from domain.printable import printable
+from domain.errors import DomainError, require
 from domain.request.server_calls import CallFault, CallOutcome, OfferedTool
+from interfaces.http.answering.server_tools import MAX_SERVERS, Offered, check_right, listed
 from interfaces.http.incoming.json_body import converted
 from interfaces.http.incoming.request_context import RequestContext
 
 MCP = "mcp"
-MAX_SERVERS = 32
 
 NOT_OFFERED = "approves a call of a tool that 'tools' does not offer; send its tool of type mcp again"
 
@@ -67,18 +65,6 @@ _REFUSED = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Offered:
-    """A tool that a request may call, as its server describes it."""
-
-    tool: Tool
-    needs_approval: bool
-
-    @property
-    def callable(self) -> OfferedTool:
-        return OfferedTool(self.tool.server, self.tool.name, self.needs_approval)
-
-
 def step_of(id: str) -> tuple[str, str]:
     """The step and the call that the id of an item names, as `call_item_id` makes it; any other id is both."""
     found = _STEP.fullmatch(id)
@@ -107,10 +93,9 @@ async def offered_tools(
 ) -> tuple[list[Offered], list[dict[str, Any]]]:
     """The tools of servers, and an item `mcp_list_tools` for each server. A server that does not answer has an item
     with its error, and no tools."""
-    listed = await asyncio.gather(*[_listed(loop, label) for label in asked])
     offered: list[Offered] = []
     items: list[dict[str, Any]] = []
-    for (label, wanted), found in zip(asked.items(), listed, strict=True):
+    for (label, wanted), found in zip(asked.items(), await listed(asked, loop), strict=True):
         item = {"id": context.services.ids.request_id("mcpl"), "type": "mcp_list_tools", "server_label": label}
         if isinstance(found, DomainError):
             outcome = CallOutcome(found.message, CallFault.CONNECTION, 503)
@@ -125,23 +110,11 @@ async def offered_tools(
 def _checked(tool: McpTool, path: str, loop: ToolLoop, context: RequestContext) -> McpTool:
     for field, why in _REFUSED.items():
         require(getattr(tool, field) is None, f"{path}.{field}", f"is not supported: {why}")
-    label = tool.server_label
-    if label not in loop.names() or not context.client.may_use_tools_of(label):
-        raise InvalidRequest(
-            f"{path}.server_label: there is no server '{printable(label, 100)}' for this key",
-            param=f"{path}.server_label",
-        )
+    check_right(tool.server_label, f"{path}.server_label", loop, context)
     rule = tool.require_approval
     if isinstance(rule, str):
         require(rule in ("always", "never"), f"{path}.require_approval", "must be always, never, or an object")
     return tool
-
-
-async def _listed(loop: ToolLoop, label: str) -> Sequence[Tool] | DomainError:
-    try:
-        return await loop.tools(label)
-    except DomainError as error:
-        return error
 
 
 def _is_allowed(wanted: McpTool, name: str) -> bool:

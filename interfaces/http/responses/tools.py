@@ -18,9 +18,9 @@ from msgspec import Struct
 from domain.request.chat import Json, TextGrammar, ToolSpec
 from domain.request.server_calls import OfferedTool
 from domain.tool_server_names import SEPARATOR
+from interfaces.http.answering.server_tools import Offered
 from interfaces.http.fields.custom_tools import custom_spec
 from interfaces.http.incoming.json_body import by_type
-from interfaces.http.responses.server_tools import Offered
 
 
 class FunctionTool(Struct):
@@ -80,9 +80,7 @@ class Tools:
             for spec, wire in _flattened(raw, path, namespace=None):
                 found.setdefault(spec.name, (spec, wire))
         for one in offered:
-            tool = one.tool
-            spec = ToolSpec(tool.full_name, tool.description, tool.schema)
-            found.setdefault(spec.name, (spec, WireTool(tool.name, server=one.callable)))
+            found.setdefault(one.name, (one.spec, WireTool(one.tool.name, server=one.callable)))
         self.specs = tuple(spec for spec, _ in found.values())
         self._wires = {name: wire for name, (_, wire) in found.items()}
         self._by_last_name = _unambiguous([(wire.name, wire) for wire in self._wires.values()])

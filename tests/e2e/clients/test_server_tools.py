@@ -1,10 +1,12 @@
-"""The embedded models call the tools of a server between the steps of one response, as OpenAI's own client reads it."""
+"""The embedded models call the tools of a server between the steps of one answer, as OpenAI's and Anthropic's own
+clients read it."""
 
 import json
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import anthropic
 import openai
 import pytest
 
@@ -93,6 +95,35 @@ def test_a_step_reuses_the_whole_prompt_of_the_step_before(url: str, model: str)
     reused = answer.usage.input_tokens_details.cached_tokens
     assert reused >= first
     assert reused >= first + sampled - MAX_BEYOND
+
+
+def test_a_message_of_several_steps_is_continued_with_its_whole_prompt(url: str, model: str) -> None:
+    asked, _ = question(0)
+    with anthropic.Anthropic(base_url=url, api_key="none", max_retries=0, timeout=120) as client:
+        messages: Any = [{"role": one["role"], "content": one["content"]} for one in asked.messages]
+        fields: Any = {
+            "model": model,
+            "mcp_servers": [{"type": "url", "name": "t"}],
+            "tools": [{"type": "mcp_toolset", "mcp_server_name": "t"}],
+            "betas": ["mcp-client-2025-11-20"],
+        }
+        first = client.beta.messages.count_tokens(messages=messages, **fields).input_tokens
+        with client.beta.messages.stream(
+            messages=messages, max_tokens=200, extra_body={"temperature": 0}, **fields
+        ) as events:
+            answer = events.get_final_message()
+        assert [block.type for block in answer.content] == ["mcp_tool_use", "mcp_tool_result", "text"]
+        assert answer.stop_reason == "end_turn"
+        called = answer.content[0]
+        assert called.type == "mcp_tool_use"
+        assert (called.name, called.input) == asked.tool_call
+        assert answer.usage.cache_read_input_tokens is not None
+        last_prompt = answer.usage.input_tokens + answer.usage.cache_read_input_tokens - first
+        assert answer.usage.cache_read_input_tokens >= first
+        messages += [{"role": "assistant", "content": answer.content}, {"role": "user", "content": "Thanks"}]
+        whole = client.beta.messages.count_tokens(messages=messages, **fields).input_tokens
+        more = client.beta.messages.create(messages=messages, max_tokens=1, **fields)
+    assert more.usage.input_tokens <= whole - last_prompt + MAX_BEYOND
 
 
 def test_an_approved_call_runs_on_a_real_server_that_the_settings_name() -> None:

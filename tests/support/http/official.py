@@ -12,6 +12,7 @@ from functools import cache
 from typing import Annotated, Any
 
 from anthropic.types import Message, MessageTokensCount, ModelInfo, RawMessageStreamEvent
+from anthropic.types.beta import BetaMessage, BetaRawMessageStreamEvent
 from anthropic.types.shared import ErrorResponse
 from openai.types import Completion, CreateEmbeddingResponse, ErrorObject, Model
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
@@ -133,8 +134,10 @@ def answer_problem(method: str, path: str, status: int, body: bytes, *, is_anthr
         return ""
     if status >= 400:
         return _error_problem(path, json.loads(body)) if path.startswith("/v1/") else ""
-    kind = _kind(method, path.rstrip("/"), is_anthropic=is_anthropic)
-    return "" if kind is None else problem(kind, _listed(json.loads(body)))
+    kind, read = _kind(method, path.rstrip("/"), is_anthropic=is_anthropic), json.loads(body)
+    if kind is Message and any(_is_beta(block) for block in read["content"]):
+        kind = BetaMessage
+    return "" if kind is None else problem(kind, _listed(read))
 
 
 def _kind(method: str, path: str, *, is_anthropic: bool) -> Any:
@@ -173,9 +176,16 @@ def event_problem(path: str, event: dict[str, Any]) -> str:
             return problem(_EVENT, event)
         case "/v1/messages" if event["type"] == "error":
             return problem(ErrorResponse, event)
+        case "/v1/messages" if _is_beta(event.get("content_block")):
+            return problem(BetaRawMessageStreamEvent, event)
         case "/v1/messages":
             return "" if event == {"type": "ping"} else problem(RawMessageStreamEvent, event)
     return ""
+
+
+def _is_beta(block: Any) -> bool:
+    """True for blocks that only the package's beta models have."""
+    return block is not None and block["type"].startswith("mcp_")
 
 
 def message_problem(event: dict[str, Any]) -> str:

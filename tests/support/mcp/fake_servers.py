@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from application.ports.tool_servers import ResultPart, ServerState, ServerStatus, Tool, ToolResult
-from domain.errors import ToolNotFound, ToolServerUnavailable
+from domain.errors import ToolCallFailed, ToolNotFound, ToolServerUnavailable
 
 Answer = Callable[[str, Mapping[str, Any]], Awaitable[ToolResult]]
 """Maps a tool's name and arguments to its result, or raises as `ToolServers.call` does."""
@@ -15,6 +15,15 @@ NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}}
 
 async def echo(tool: str, arguments: Mapping[str, Any]) -> ToolResult:
     return ToolResult([ResultPart(f"{tool} got {dict(arguments)}")])
+
+
+async def failing(tool: str, arguments: Mapping[str, Any]) -> ToolResult:
+    """Fails in each of the three ways."""
+    if tool == "now":
+        return ToolResult([ResultPart("no clock here")], is_error=True)
+    if tool == "read":
+        raise ToolServerUnavailable("it took too long")
+    raise ToolCallFailed("no such zone", number=-32000)
 
 
 class FakeToolServers:

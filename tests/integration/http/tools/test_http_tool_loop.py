@@ -13,10 +13,9 @@ import pytest
 from adapters.fake.options import ATTENTION, HYBRID, WINDOWED, FakeOptions
 from application.ports.tool_servers import ResultPart, Tool, ToolResult
 from domain.client import Client
-from domain.errors import ToolCallFailed, ToolServerUnavailable
 from tests.support.http.scripted_tools import NEVER, THREE, Script, ask, call, events_of, kinds, refused, serving
 from tests.support.http.servers.fake_service import headers, keyed_service
-from tests.support.mcp.fake_servers import FakeToolServers, echo
+from tests.support.mcp.fake_servers import FakeToolServers, echo, failing
 
 
 def test_a_loop_of_three_steps_answers_with_all_its_items_and_its_whole_usage() -> None:
@@ -90,14 +89,6 @@ def test_a_dead_server_is_an_error_of_its_list_and_the_rest_goes_on() -> None:
     assert answer["output"][1]["tools"] == []
     assert kinds(answer)[2:] == ["mcp_call", "message"]
     assert "response.mcp_list_tools.failed" in [event["type"] for event in events]
-
-
-async def failing(tool: str, arguments: Mapping[str, Any]) -> ToolResult:
-    if tool == "now":
-        return ToolResult([ResultPart("no clock here")], is_error=True)
-    if tool == "read":
-        raise ToolServerUnavailable("it took too long")
-    raise ToolCallFailed("no such zone", number=-32000)
 
 
 def test_a_failed_call_is_an_error_object_and_a_result_for_the_model() -> None:
@@ -318,3 +309,14 @@ def test_control_tokens_in_the_name_of_a_tool_are_data() -> None:
         after = ask(service)
     assert before["status"] == after["status"] == "completed"
     assert script.prompts[0].count(257) == script.prompts[1].count(257)
+
+
+def test_input_tokens_counts_the_tools_of_servers_as_the_prompt_has_them() -> None:
+    with serving(script := Script("Hi.")) as (service, servers):
+        body = {"input": "What time is it?", "tools": [{**NEVER, "allowed_tools": ["now"]}]}
+        counted = service.client.post("/v1/responses/input_tokens", json=body).json()["input_tokens"]
+        ask(service, **body)
+        body["tools"] = [{**NEVER, "server_label": "other"}]
+        assert service.client.post("/v1/responses/input_tokens", json=body).status_code == 400
+        assert servers.calls == []
+    assert counted == len(script.prompts[0])

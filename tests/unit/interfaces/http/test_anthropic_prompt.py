@@ -261,7 +261,7 @@ def test_thinking_and_effort_reach_the_template(fields: dict[str, Any], kwargs: 
 
 
 def test_what_changes_the_answer_and_cannot_be_had_is_refused() -> None:
-    assert refused(mcp_servers=[{"url": "x"}]) == "mcp_servers"
+    assert refused(compaction={"type": "x"}) == "compaction"
     assert prompt_of(mcp_servers=[], metadata={"user_id": "x"}, service_tier="auto", new_field={"deep": [1]})
 
 
