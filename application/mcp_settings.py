@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from domain.byte_size import ByteSize
 from domain.errors import require
-from domain.host_name import address_of
+from domain.host_name import address_of, bare_host
 from domain.tool_server_names import is_server_name
 
 ALWAYS: Final = "always"
@@ -54,7 +54,8 @@ class ToolServerSettings:
         for name, value in self.headers.items():
             is_free = name.lower() not in _OWN_HEADERS and not name.lower().startswith("mcp-")
             require(_HEADER.fullmatch(name) is not None and is_free, "headers", "must have names of free headers")
-            require(_CONTROL.search(value) is None, "headers", f"has a control character in {name}")
+            is_plain = _CONTROL.search(value) is None and value.isascii()
+            require(is_plain, "headers", f"has a control character, or one beyond ASCII, in {name}")
         if self.url:
             _check_url(self.url, is_secret=bool(self.headers))
         require(self.approval in (ALWAYS, NEVER), "approval", "must be always or never")
@@ -88,11 +89,14 @@ def _check_url(url: str, *, is_secret: bool) -> None:
 class McpSettings:
     """The servers of tools, and the limits of their use. None by default.
 
-    `config`: a file with more servers in the common form (`mcpServers` or `servers`). `max_steps`, `max_calls`: of one
-    response. `max_result`: the bytes of one result."""
+    `config`: a file with more servers in the common form (`mcpServers` or `servers`). `request_hosts`: hosts that a
+    request may name as a server of its own, none by default; `request_approval`: the rule for their calls. `max_steps`,
+    `max_calls`: of one response. `max_result`: the bytes of one result."""
 
     servers: Mapping[str, ToolServerSettings] = field(default_factory=dict[str, ToolServerSettings])
     config: str = ""
+    request_hosts: tuple[str, ...] = ()
+    request_approval: str = ALWAYS
     max_steps: int = 10
     max_calls: int = 32
     max_result: ByteSize = ByteSize(num_bytes=256 * 2**10)
@@ -102,6 +106,10 @@ class McpSettings:
             require(is_server_name(name), "mcp.servers", f"has the name {name!r}: {NAME_FORM}")
         # A relative path would be looked for in the folder that the server is started in, where anybody may plant it.
         require(self.config[:1] in ("", "/", "~"), "mcp.config", "must be an absolute path, or begin with ~/")
+        for host in self.request_hosts:
+            plain = "must be host names in lower case, without scheme and port"
+            require(bare_host(host) == host, "mcp.request_hosts", plain)
+        require(self.request_approval in (ALWAYS, NEVER), "mcp.request_approval", "must be always or never")
         require(1 <= self.max_steps <= 100, "mcp.max_steps", "must be in 1..100")
         require(1 <= self.max_calls <= 1000, "mcp.max_calls", "must be in 1..1000")
         size = self.max_result.num_bytes

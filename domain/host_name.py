@@ -3,6 +3,7 @@ and the network that it came from."""
 
 import re
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
+from urllib.parse import urlsplit
 
 _PORT = re.compile(r"[0-9]{0,5}")
 _NAME = re.compile(r"[a-z0-9_]([a-z0-9_.-]{0,252}[a-z0-9_])?")
@@ -36,6 +37,20 @@ def bare_host(host: str) -> str | None:
         return str(address)
     name = host.lower().removesuffix(".")
     return name if _NAME.fullmatch(name) is not None else None
+
+
+def https_host(url: str) -> str | None:
+    """Returns the host of `https://HOST/PATH`, as `bare_host` does; None for a URL of another form: with a user, a port
+    other than that of https, a fragment, or characters that URLs do not have."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return None
+    is_plain = url.isascii() and url.isprintable() and " " not in url and "@" not in parts.netloc and not parts.fragment
+    if parts.scheme != "https" or port not in (None, 443) or not is_plain:
+        return None
+    return bare_host(parts.hostname or "")
 
 
 def address_of(host: str) -> IPv4Address | IPv6Address | None:

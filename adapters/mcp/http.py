@@ -19,10 +19,16 @@ _SESSION = "mcp-session-id"
 
 
 class HttpTransport:
-    """A Transport to a URL. `max_bytes`: of one answer."""
+    """A Transport to a URL. `max_bytes`: of one answer. `address`: where the URL's host is looked for, which a
+    certificate still has to prove; empty for wherever its name leads."""
 
-    def __init__(self, url: str, headers: Mapping[str, str], max_bytes: int) -> None:
-        self._url, self._headers, self._max_bytes = url, dict(headers), max_bytes
+    def __init__(self, url: str, headers: Mapping[str, str], max_bytes: int, address: str = "") -> None:
+        self._url, self._headers, self._max_bytes = httpx.URL(url), dict(headers), max_bytes
+        self._extensions: dict[str, Any] = {}
+        if address:
+            host = self._url.host
+            self._headers["host"], self._extensions["sni_hostname"] = host, host
+            self._url = self._url.copy_with(host=address)
         timeout = httpx.Timeout(None, connect=CONNECT_S)  # a call has its own
         self._client = httpx.AsyncClient(timeout=timeout, follow_redirects=False, trust_env=False)
         self._session = ""
@@ -60,7 +66,7 @@ class HttpTransport:
     def _of(self, message: Mapping[str, Any], headers: Mapping[str, str]) -> dict[str, Any]:
         session = {_SESSION: self._session} if self._session and message["method"] != "initialize" else {}
         sent = {"accept": _ACCEPT, "content-type": "application/json", **self._headers, **headers, **session}
-        return {"content": json.dumps(message).encode(), "headers": sent}
+        return {"content": json.dumps(message).encode(), "headers": sent, "extensions": self._extensions}
 
     async def _bounded(self, response: httpx.Response) -> AsyncIterator[bytes]:
         left = self._max_bytes

@@ -14,7 +14,7 @@ import binascii
 import json
 import os
 import re
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from hashlib import sha256
@@ -70,9 +70,12 @@ class McpToolServers:
         *,
         environment: Mapping[str, str] = os.environ,
         clock: Callable[[], float] = monotonic,
+        address_of: Callable[[str], Awaitable[str]] | None = None,
     ) -> None:
-        """`max_result`: bytes of the texts of one result. `environment`: where `${NAME}` is looked up."""
+        """`max_result`: bytes of the texts of one result. `environment`: where `${NAME}` is looked up. `address_of`: of
+        a URL, or TransportLost; None for wherever its name leads."""
         self._max_result, self._environment, self._clock = max_result, environment, clock
+        self._address_of = address_of
         self._connections = {
             name: _Connection(one, ServerStatus(name, "http" if one.url else "stdio", ServerState.IDLE))
             for name, one in servers.items()
@@ -189,7 +192,8 @@ class McpToolServers:
         most = self._max_result + MAX_IMAGES * MAX_IMAGE_BYTES * 4 // 3 + _MARGIN
         if settings.url:
             headers = {name: self._filled_in(value, f"headers.{name}") for name, value in settings.headers.items()}
-            return HttpTransport(settings.url, headers, most)
+            address = "" if self._address_of is None else await self._address_of(settings.url)
+            return HttpTransport(settings.url, headers, most, address)
         environment = {name: self._filled_in(value, f"env.{name}") for name, value in settings.env.items()}
         connection.stdio = stdio = StdioTransport([settings.command, *settings.args], environment, most)
         await stdio.start()

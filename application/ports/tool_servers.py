@@ -1,9 +1,9 @@
 """Tool servers: programs and services that offer tools by the Model Context Protocol, and the calls of these tools."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 
 class ServerState(Enum):
@@ -69,6 +69,15 @@ class ServerStatus:
     log: Sequence[str] = field(default_factory=tuple)
 
 
+@dataclass(frozen=True, slots=True)
+class RequestedServer:
+    """A server that a request names itself, for that request only. `headers`: sent to it and to nobody else."""
+
+    name: str
+    url: str = field(repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+
+
 class ToolServers(Protocol):
     """The configured servers. Event loop only; no method but `close` ever takes longer than its server's time limit."""
 
@@ -97,3 +106,8 @@ class ToolServers(Protocol):
     async def close(self) -> None:
         """Ends every process, bounded in time. Idempotent."""
         ...
+
+
+OpenRequested: TypeAlias = Callable[[RequestedServer], ToolServers]
+"""Returns the server, which nothing has connected to yet; the caller closes it. Raises InvalidRequest for one that
+requests may not name: `url` or `headers` is its field."""

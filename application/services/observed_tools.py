@@ -16,12 +16,13 @@ CANCELLED = "cancelled"
 
 class ObservedTools:
     """A ToolServers around another one. Each call becomes a ToolCalled, in the task of its caller. A call of a tool
-    that does not exist becomes none: models invent names."""
+    that does not exist becomes none: models invent names. `shown_as`: the servers' name in events, if not their own."""
 
-    def __init__(self, servers: ToolServers, events: EventSink, clock: Clock) -> None:
+    def __init__(self, servers: ToolServers, events: EventSink, clock: Clock, shown_as: str = "") -> None:
         self._servers = servers
         self._events = events
         self._clock = clock
+        self._shown_as = shown_as
 
     def names(self) -> Sequence[str]:
         return self._servers.names()
@@ -37,7 +38,8 @@ class ObservedTools:
 
         def tell(error_code: str | None) -> None:
             at_ns = self._clock.now_ns()
-            called = ToolCalled(server=server, tool=tool, error_code=error_code, started_ns=started_ns, at_ns=at_ns)
+            name = self._shown_as or server
+            called = ToolCalled(server=name, tool=tool, error_code=error_code, started_ns=started_ns, at_ns=at_ns)
             self._events.emit(called)
 
         try:

@@ -14,10 +14,11 @@ import json
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, cast
 
-from application.ports.tool_servers import Tool, ToolResult, ToolServers
+from application.ports.tool_servers import OpenRequested, RequestedServer, Tool, ToolResult, ToolServers
 from application.services.text_side.answers.answer import Answer, Progress, Reading, failure
 from application.services.text_side.models.model_finder import ServedModel
 from application.use_cases.generate import Generate
@@ -66,7 +67,8 @@ Prepare: TypeAlias = Callable[[Add], Awaitable[tuple[GenerationRequest, LoopPlan
 
 class ToolLoop:
     """Event loop only. `approvals`: by server, whether the operator wants each call to be approved; it is so for a
-    server that is missing there."""
+    server that is missing there. `open_requested`: None where requests name no servers of their own, whose calls are
+    approved by the rule `asks_requested`."""
 
     def __init__(
         self,
@@ -75,24 +77,49 @@ class ToolLoop:
         approvals: Mapping[str, bool],
         max_steps: int = 10,
         max_calls: int = 32,
+        open_requested: OpenRequested | None = None,
+        *,
+        asks_requested: bool = True,
     ) -> None:
         self._generate = generate
         self._servers = servers
         self._approvals = approvals
+        self._open_requested = open_requested
+        self._requested: Mapping[str, ToolServers] = {}
+        self.asks_requested = asks_requested
         self.max_steps = max_steps
         self.max_calls = max_calls
 
     def names(self) -> Sequence[str]:
-        """Returns the names of all servers."""
+        """Returns the names of all configured servers."""
         return self._servers.names()
+
+    @property
+    def takes_requested(self) -> bool:
+        return self._open_requested is not None
+
+    @asynccontextmanager
+    async def requesting(self, server: RequestedServer) -> "AsyncGenerator[ToolLoop]":
+        """Yields this loop with one more server, which hides a configured one of its name, and closes the server.
+        Raises InvalidRequest, naming a field of it."""
+        assert self._open_requested is not None
+        opened, loop = self._open_requested(server), copy(self)
+        loop._requested = {**self._requested, server.name: opened}
+        try:
+            yield loop
+        finally:
+            await opened.close()
 
     def needs_approval(self, server: str) -> bool:
         """Returns the operator's rule for the tools of a server."""
-        return self._approvals.get(server, True)
+        return self.asks_requested if server in self._requested else self._approvals.get(server, True)
+
+    def _of(self, server: str) -> ToolServers:
+        return self._requested.get(server, self._servers)
 
     async def tools(self, server: str) -> Sequence[Tool]:
         """Returns the tools of a server, sorted by name. Raises ToolServerUnavailable."""
-        return sorted(await self._servers.tools(server), key=lambda tool: tool.name)
+        return sorted(await self._of(server).tools(server), key=lambda tool: tool.name)
 
     async def call(self, tool: OfferedTool, arguments: str) -> CallOutcome:
         """Runs a call. A failure is an outcome, too. A caller that is cancelled cancels the call."""
@@ -103,7 +130,7 @@ class ToolLoop:
         if not isinstance(values, dict):
             return CallOutcome("the arguments are not a JSON object", CallFault.PROTOCOL, _INVALID_PARAMS)
         try:
-            return _outcome(await self._servers.call(tool.server, tool.name, cast(dict[str, Any], values)))
+            return _outcome(await self._of(tool.server).call(tool.server, tool.name, cast(dict[str, Any], values)))
         except ToolNotFound as error:
             return CallOutcome(error.message, CallFault.PROTOCOL, _INVALID_PARAMS)
         except ToolCallFailed as error:

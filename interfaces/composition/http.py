@@ -37,7 +37,9 @@ def build_app(container: Container) -> Litestar:
         client_keys=container.manage_keys(),
         trace_context=telemetry.trace_context,
         metrics_text=telemetry.metrics_text,
-        tool_loop=build_tool_loop(settings.mcp, container.tool_servers(), container.generate()),
+        tool_loop=build_tool_loop(
+            settings.mcp, container.tool_servers(), container.generate(), container.events(), container.clock()
+        ),
         tool_servers=container.tool_servers(),
     )
     # Litestar's type for middleware knows its own scopes only; any ASGI wrapper works.

@@ -6,22 +6,27 @@ The list is read once for an answer and sorted, so that the prompts of all its s
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 
-from application.ports.tool_servers import Tool
+from application.mcp_settings import NAME_FORM
+from application.ports.tool_servers import RequestedServer, Tool
 from application.services.text_side.answers.answer import Reading
 from application.use_cases.tool_loop import Add, LoopPlan, ToolLoop
-from domain.errors import DomainError, InvalidRequest
+from domain.errors import DomainError, InvalidRequest, require
+from domain.host_name import https_host
 from domain.printable import printable
 from domain.request.chat import ToolSpec
 from domain.request.request import GenerationRequest
 from domain.request.server_calls import OfferedTool
+from domain.tool_server_names import is_server_name
+from interfaces.http.errors import renamed
 from interfaces.http.incoming.request_context import RequestContext
 
 MAX_SERVERS = 32
+OPERATORS = "is not supported for this server: the operator configures where it is and what it is sent; leave it out"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +64,35 @@ def check_right(server: str, path: str, loop: ToolLoop | None, context: RequestC
         raise InvalidRequest(f"{path}: there is no server '{printable(server, 100)}' for this key", param=path)
 
 
+@dataclass(frozen=True, slots=True)
+class Requested:
+    """A server that a request names itself. `paths`: of its name, its URL and its headers in the body."""
+
+    server: RequestedServer
+    paths: Mapping[str, str]
+
+
+def check_requested(asked: Requested, loop: ToolLoop | None, context: RequestContext) -> None:
+    """Raises InvalidRequest for a server of the request's own where the operator allows none, or this key none of its
+    host; and for the name of a configured server, whose address is the operator's."""
+    name, url, paths = asked.server.name, asked.server.url, asked.paths
+    is_configured = loop is not None and name in loop.names() and context.client.may_use_tools_of(name)
+    require(loop is not None and loop.takes_requested and not is_configured, paths["url"], OPERATORS)
+    require(is_server_name(name), paths["name"], f"is no name of a server: {NAME_FORM}")
+    host = https_host(url)
+    require(
+        host is None or context.client.may_use_tools_of(host), paths["url"], "names a host that this key may not use"
+    )
+
+
+async def open_requested(asked: Iterable[Requested], context: RequestContext) -> None:
+    """Adds the servers to those of the request, until its end. Nothing connects to them yet. Raises InvalidRequest."""
+    for one in asked:
+        assert context.tool_loop is not None
+        with renamed(one.paths):
+            context.tool_loop = await context.enter(context.tool_loop.requesting(one.server))
+
+
 async def listed(servers: Collection[str], loop: ToolLoop) -> list[Sequence[Tool] | DomainError]:
     """The tools of each server, or why there are none; asked all at once."""
     return await asyncio.gather(*[_listed(server, loop) for server in servers])
@@ -78,7 +112,7 @@ async def answering_with(
     requests: Sequence[GenerationRequest],
 ) -> AsyncGenerator[Reading]:
     """The answer to requests; of several steps where servers have tools to call, whose first one `first_step` makes."""
-    loop = context.services.tool_loop
+    loop = context.tool_loop
     if loop is None or first_step is None:
         async with context.services.generate.answering(requests) as answer:
             yield answer

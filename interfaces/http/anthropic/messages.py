@@ -27,7 +27,7 @@ from interfaces.http.answering.dialect import AnsweringContext, Operation
 from interfaces.http.answering.server_tools import Offered, answering_with, callable_tools
 from interfaces.http.anthropic.answer import MessageBody, MessageErrorBody, MessageFraming, message_body
 from interfaces.http.anthropic.conversation import Content, MessageParam, conversation
-from interfaces.http.anthropic.tools import WantedServer, offered_tools, tool_names, tool_specs, wanted_servers
+from interfaces.http.anthropic.tools import WantedServer, offered_tools, opened_servers, tool_names, tool_specs
 from interfaces.http.errors import renamed
 from interfaces.http.fields.grammar_fields import form_grammar
 from interfaces.http.fields.parameters import ignored, mapped, refuse_unsupported, refused, supported
@@ -199,7 +199,7 @@ class PreparedRequest(MessagesRequest, kw_only=True):
 
 async def prepared(body: MessagesRequest, context: RequestContext) -> MessagesRequest:
     """Returns the body with the servers that it names. Raises InvalidRequest."""
-    wanted = await context.run(wanted_servers, body.mcp_servers or (), body.tools or (), context)
+    wanted = await opened_servers(body.mcp_servers or (), body.tools or (), context)
     return PreparedRequest(**msgspec.structs.asdict(body), wanted=wanted) if wanted else body
 
 
@@ -282,7 +282,7 @@ def count_tokens_routes(services: Services) -> list[HTTPRouteHandler]:
     @json_route("/v1/messages/count_tokens", "countMessageTokens", CountTokensRequest, error_type=MessageErrorBody)
     async def count_tokens(body: CountTokensRequest, context: RequestContext) -> TokenCountBody:
         model = ModelId(body.model or services.default_model)
-        wanted = await context.run(wanted_servers, body.mcp_servers or (), body.tools or (), context)
+        wanted = await opened_servers(body.mcp_servers or (), body.tools or (), context)
         offered = await offered_tools(wanted, await context.run(tool_names, body.tools or ()), context)
         prompt = await context.run(chat_prompt, body, offered)
         named = GenerationRequest(services.ids.request_id("count"), model, prompt)

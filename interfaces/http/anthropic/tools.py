@@ -14,10 +14,20 @@ from typing import Any, cast
 
 from msgspec import Struct
 
+from application.ports.tool_servers import RequestedServer
 from domain.errors import DomainError, InvalidRequest, require
 from domain.printable import printable
 from domain.request.chat import Json, ToolSpec
-from interfaces.http.answering.server_tools import MAX_SERVERS, Offered, check_right, listed
+from interfaces.http.answering.server_tools import (
+    MAX_SERVERS,
+    OPERATORS,
+    Offered,
+    Requested,
+    check_requested,
+    check_right,
+    listed,
+    open_requested,
+)
 from interfaces.http.incoming.json_body import converted
 from interfaces.http.incoming.request_context import RequestContext
 
@@ -72,7 +82,7 @@ class ToolConfiguration(Struct):
 
 
 class McpServer(Struct):
-    """A server by its name in the configuration."""
+    """A server by its name in the configuration, or one that the request names itself, by its URL."""
 
     name: str
     type: str = "url"
@@ -81,8 +91,7 @@ class McpServer(Struct):
     tool_configuration: ToolConfiguration | None = None
 
 
-_UNASKABLE = "wants tools whose calls need approval, which this dialect cannot ask for: the operator sets approval"
-_OWN = "is not supported: the operator configures the servers; leave it out"
+_UNASKABLE = "wants tools whose calls need approval, which this dialect cannot ask for; the operator may free them"
 
 
 class WantedServer:
@@ -92,6 +101,7 @@ class WantedServer:
         older = server.tool_configuration or ToolConfiguration()
         names = [] if older.enabled is False else older.allowed_tools
         self.path = path
+        self.requested: Requested | None = None
         self._allowed = None if names is None else frozenset(names)
         self._at, self._default = "", True
         self._choices: Mapping[str, bool] = {}
@@ -126,7 +136,7 @@ def wanted_servers(
     servers: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], context: RequestContext
 ) -> dict[str, WantedServer]:
     """The servers of `mcp_servers` by name, with the toolsets of `tools`. Raises InvalidRequest."""
-    loop = context.services.tool_loop
+    loop = context.tool_loop
     require(len(servers) <= MAX_SERVERS, "mcp_servers", f"are more than {MAX_SERVERS}")
     wanted: dict[str, WantedServer] = {}
     for at, raw in enumerate(servers):
@@ -134,15 +144,26 @@ def wanted_servers(
         server = converted(raw, McpServer, path)
         require(server.type == "url", f"{path}.type", "must be 'url'")
         require(server.name not in wanted, f"{path}.name", "is there twice")
-        check_right(server.name, f"{path}.name", loop, context)
-        require(server.url is None, f"{path}.url", _OWN)
-        require(server.authorization_token is None, f"{path}.authorization_token", _OWN)
-        wanted[server.name] = WantedServer(path, server)
+        one = WantedServer(path, server)
+        if server.url is not None:
+            one.requested = _requested(server, server.url, path)
+            check_requested(one.requested, loop, context)
+        else:
+            check_right(server.name, f"{path}.name", loop, context)
+            require(server.authorization_token is None, f"{path}.authorization_token", OPERATORS)
+        wanted[server.name] = one
     _take_toolsets(wanted, tools)
     for name, one in wanted.items():
-        if loop is None or loop.needs_approval(name):
+        if loop is None or (loop.asks_requested if one.requested else loop.needs_approval(name)):
             require(not (path := one.wants()), path, _UNASKABLE)
     return wanted
+
+
+def _requested(server: McpServer, url: str, path: str) -> Requested:
+    token = server.authorization_token
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    paths = {"name": f"{path}.name", "url": f"{path}.url", "headers": f"{path}.authorization_token"}
+    return Requested(RequestedServer(server.name, url, headers), paths)
 
 
 def _take_toolsets(wanted: Mapping[str, WantedServer], tools: Sequence[Mapping[str, Any]]) -> None:
@@ -162,12 +183,21 @@ def _take_toolsets(wanted: Mapping[str, WantedServer], tools: Sequence[Mapping[s
             require(one.has_toolset, f"{one.path}.name", f"has no {TOOLSET} among 'tools'")
 
 
+async def opened_servers(
+    servers: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], context: RequestContext
+) -> dict[str, WantedServer]:
+    """As `wanted_servers`, with those that the request names itself opened. Raises InvalidRequest."""
+    wanted = await context.run(wanted_servers, servers, tools, context)
+    await open_requested([one.requested for one in wanted.values() if one.requested is not None], context)
+    return wanted
+
+
 async def offered_tools(
     wanted: Mapping[str, WantedServer], own: Collection[str], context: RequestContext
 ) -> list[Offered]:
     """The tools of the servers but for those that have the name of one of the client's `own`. Of a server that does not
     answer there are none, and the answer's header says that."""
-    loop = context.services.tool_loop
+    loop = context.tool_loop
     if loop is None:
         return []
     offered: list[Offered] = []
@@ -175,6 +205,6 @@ async def offered_tools(
         if isinstance(found, DomainError):
             context.ignored = [*context.ignored, one.path]
             continue
-        tools = [Offered(tool, needs_approval=False) for tool in found if one.has(tool.name)]
+        tools = [Offered(tool, loop.needs_approval(tool.server)) for tool in found if one.has(tool.name)]
         offered += [tool for tool in tools if tool.name not in own]
     return offered

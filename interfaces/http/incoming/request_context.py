@@ -134,7 +134,8 @@ class RequestContext:
     """One HTTP exchange of a known client, from its headers to the last byte of its answer. Event loop only.
 
     `client` is the client as it was when the exchange began, `arrived_ns` the monotonic time of that. `owner` names the
-    share of `bodies` that the request's body takes. `ignored`: the fields of the body that have no effect.
+    share of `bodies` that the request's body takes. `ignored`: the fields of the body that have no effect. `tool_loop`:
+    with the servers of tools that the request names itself.
     """
 
     def __init__(
@@ -145,6 +146,7 @@ class RequestContext:
         self.headers: Mapping[str, str] = Headers() if headers is None else headers
         self.arrived_ns = services.clock.now_ns()
         self.ignored: Sequence[str] = ()
+        self.tool_loop = services.tool_loop
         self._meter = meter
         self._bodies = bodies
         self._owner = owner

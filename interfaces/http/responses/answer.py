@@ -53,7 +53,7 @@ from interfaces.http.responses.output_items import (
 from interfaces.http.responses.prepared import answering, prepared
 from interfaces.http.responses.request import ResponsesRequest, resolved
 from interfaces.http.responses.server_items import ApprovalOutput, ServerCallOutput, whole_items
-from interfaces.http.responses.server_tools import call_item_id
+from interfaces.http.responses.server_tools import MCP, SECRETS, call_item_id
 from interfaces.http.responses.stored import OUTPUT_ITEM, RESPONSE, TURN, Turn
 
 STORED_LINKS = {
@@ -156,7 +156,10 @@ class AnswerContext:
 
 
 def _repeated(tool: dict[str, Any]) -> dict[str, Any]:
-    """A tool as it was sent; a function with all fields that OpenAI's document and Open Responses require."""
+    """A tool as it was sent, without its secrets; a function with all fields that OpenAI's document and Open Responses
+    require."""
+    if tool.get("type") == MCP:
+        return {name: value for name, value in tool.items() if name not in SECRETS}
     if tool.get("type") != "function":
         return tool
     return {"description": None, "parameters": None, "strict": None, **tool}

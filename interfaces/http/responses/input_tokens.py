@@ -21,9 +21,10 @@ def input_token_routes(services: Services) -> list[HTTPRouteHandler]:
     @json_route("/v1/responses/input_tokens", "countInputTokens", ResponsesRequest)
     async def input_tokens(body: ResponsesRequest, context: RequestContext) -> InputTokensBody:
         with renamed(body.wire_names()):
-            body, loop = await resolved(body, context), services.tool_loop
-            if loop is not None and (servers := asked_servers(body.tools or (), loop, context)):
-                offered, _ = await offered_tools(servers, loop, context)
+            body = await resolved(body, context)
+            servers = await asked_servers(body.tools or (), context)
+            if context.tool_loop is not None and servers:
+                offered, _ = await offered_tools(servers, context.tool_loop, context)
                 body = with_fields(body, servers=servers, offered=offered)
             (request,) = await context.admit(await context.run(body.requests, context))
             return InputTokensBody(await services.tokenize.count(request))

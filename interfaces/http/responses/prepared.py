@@ -28,8 +28,8 @@ from interfaces.http.responses.server_tools import NOT_OFFERED, approved_calls, 
 
 async def prepared(body: ResponsesRequest, context: RequestContext) -> ResponsesRequest:
     """Returns the body, ready to be answered. Raises any DomainError."""
-    loop = context.services.tool_loop
-    servers = {} if loop is None else asked_servers(body.tools or (), loop, context)
+    servers = await asked_servers(body.tools or (), context)
+    loop = context.tool_loop
     approved = await context.run(approvals, body.input, body.earlier_items)
     for path, request in approved:
         require(request.server_label in servers, f"{path}.approval_request_id", NOT_OFFERED)

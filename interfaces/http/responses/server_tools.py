@@ -3,9 +3,9 @@
     tools[i] ──► right of the key, rules ──► listing, all servers at once ──► mcp_list_tools, names for the model
     mcp_approval_response ──► call ──► mcp_call
 
-A request names configured servers only: it brings no address and no secret. It may tighten the operator's rule of
-approval, and cannot loosen it. The list of tools is read once for a response and sorted, so that the prompts of all its
-steps begin with the same text.
+A request names configured servers, and brings no address and no secret; others by a `server_url` on a host that the
+operator lists. It may tighten the operator's rule of approval, and cannot loosen it. The list of tools is read once for
+a response and sorted, so that the prompts of all its steps begin with the same text.
 """
 
 import asyncio
@@ -16,11 +16,20 @@ from typing import Any, cast
 import msgspec
 from msgspec import Raw, Struct
 
-from application.ports.tool_servers import Tool
+from application.ports.tool_servers import RequestedServer, Tool
 from application.use_cases.tool_loop import ToolLoop
 from domain.errors import DomainError, require
 from domain.request.server_calls import CallFault, CallOutcome, OfferedTool
-from interfaces.http.answering.server_tools import MAX_SERVERS, Offered, check_right, listed
+from interfaces.http.answering.server_tools import (
+    MAX_SERVERS,
+    OPERATORS,
+    Offered,
+    Requested,
+    check_requested,
+    check_right,
+    listed,
+    open_requested,
+)
 from interfaces.http.incoming.json_body import converted
 from interfaces.http.incoming.request_context import RequestContext
 
@@ -44,7 +53,7 @@ class ApprovalRules(Struct):
 
 
 class McpTool(Struct):
-    """The tools of one server."""
+    """The tools of one server. `server_url`, `headers` and `authorization`: of one that the request names itself."""
 
     server_label: str
     allowed_tools: list[str] | ToolNames | None = None
@@ -52,17 +61,13 @@ class McpTool(Struct):
     server_url: str | None = None
     connector_id: str | None = None
     tunnel_id: str | None = None
-    headers: Any = None
-    authorization: Any = None
+    headers: dict[str, str] | None = None
+    authorization: str | None = None
 
 
-_REFUSED = {
-    "server_url": "servers are named by server_label, and configured by the operator",
-    "connector_id": "there are no connectors",
-    "tunnel_id": "there are no tunnels",
-    "headers": "the operator configures what a server is sent",
-    "authorization": "the operator configures what a server is sent",
-}
+_REFUSED = {"connector_id": "there are no connectors", "tunnel_id": "there are no tunnels"}
+SECRETS = frozenset({"headers", "authorization"})
+"""The fields of a tool that no answer repeats."""
 
 
 def step_of(id: str) -> tuple[str, str]:
@@ -76,15 +81,21 @@ def call_item_id(prefix: str, response: str, step: int, call: str) -> str:
     return f"{prefix}_{response}_s{step}_{call}"
 
 
-def asked_servers(tools: Sequence[Mapping[str, Any]], loop: ToolLoop, context: RequestContext) -> dict[str, McpTool]:
-    """The body's tools of type `mcp`, by the server's name. Raises InvalidRequest."""
+async def asked_servers(tools: Sequence[Mapping[str, Any]], context: RequestContext) -> dict[str, McpTool]:
+    """The body's tools of type `mcp`, by the server's name; those that the request names itself are opened. Without
+    servers, there are none. Raises InvalidRequest."""
     asked: dict[str, McpTool] = {}
+    requested: list[Requested] = []
+    if (loop := context.tool_loop) is None:
+        return asked
     for at, raw in enumerate(tools):
         if raw.get("type") == MCP:
-            tool = _checked(converted(raw, McpTool, f"tools[{at}]"), f"tools[{at}]", loop, context)
+            tool = converted(raw, McpTool, f"tools[{at}]")
+            requested += _checked(tool, f"tools[{at}]", loop, context)
             require(tool.server_label not in asked, f"tools[{at}].server_label", "is there twice")
             asked[tool.server_label] = tool
     require(len(asked) <= MAX_SERVERS, "tools", f"name more than {MAX_SERVERS} servers")
+    await open_requested(requested, context)
     return asked
 
 
@@ -107,14 +118,32 @@ async def offered_tools(
     return offered, items
 
 
-def _checked(tool: McpTool, path: str, loop: ToolLoop, context: RequestContext) -> McpTool:
+def _checked(tool: McpTool, path: str, loop: ToolLoop, context: RequestContext) -> list[Requested]:
+    """Returns the server, if the request names it itself."""
     for field, why in _REFUSED.items():
         require(getattr(tool, field) is None, f"{path}.{field}", f"is not supported: {why}")
-    check_right(tool.server_label, f"{path}.server_label", loop, context)
     rule = tool.require_approval
     if isinstance(rule, str):
         require(rule in ("always", "never"), f"{path}.require_approval", "must be always, never, or an object")
-    return tool
+    if tool.server_url is not None:
+        one = _requested(tool, tool.server_url, path)
+        check_requested(one, loop, context)
+        return [one]
+    check_right(tool.server_label, f"{path}.server_label", loop, context)
+    for field in sorted(SECRETS):
+        require(getattr(tool, field) is None, f"{path}.{field}", OPERATORS)
+    return []
+
+
+def _requested(tool: McpTool, url: str, path: str) -> Requested:
+    headers = dict(tool.headers or {})
+    if tool.authorization is not None:
+        is_free = all(name.lower() != "authorization" for name in headers)
+        require(is_free, f"{path}.authorization", "is in 'headers', too; send one of them")
+        headers["Authorization"] = f"Bearer {tool.authorization}"
+    field = "headers" if tool.headers else "authorization"
+    paths = {"name": f"{path}.server_label", "url": f"{path}.server_url", "headers": f"{path}.{field}"}
+    return Requested(RequestedServer(tool.server_label, url, headers), paths)
 
 
 def _is_allowed(wanted: McpTool, name: str) -> bool:

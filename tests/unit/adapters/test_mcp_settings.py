@@ -97,6 +97,9 @@ def test_a_name_could_not_be_taken_for_another_servers_tool(folder: Folder, name
     [
         ('config = "mcp.json"', "mcp.config must be an absolute path"),
         ('config = "/none/mcp.json"', "cannot be read: No such file or directory (/none/mcp.json)"),
+        ('request_hosts = ["https://h"]', "mcp.request_hosts must be host names"),
+        ('request_hosts = ["Tools.example"]', "mcp.request_hosts must be host names"),
+        ('request_approval = "sometimes"', "mcp.request_approval must be always or never"),
         ("max_steps = 0", "mcp.max_steps must be in"),
         ("max_calls = true", "mcp.max_calls must be a whole number"),
         ('max_result = "50%"', "mcp.max_result must be in"),

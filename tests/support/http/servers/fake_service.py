@@ -26,7 +26,7 @@ from application.ports.file_reader import FileReader
 from application.ports.model_hub import ModelHub
 from application.ports.model_repository import ModelCheck
 from application.ports.tokenizer import TokenizerLoader
-from application.ports.tool_servers import ToolServers
+from application.ports.tool_servers import OpenRequested, ToolServers
 from application.ports.vision import FetchImage, ImageProcessorLoader
 from application.services.cache_readings import CacheReadings
 from application.services.documents import Documents
@@ -233,6 +233,8 @@ def fake_service(
     tool_servers: ToolServers | None = None,
     approvals: Mapping[str, bool] | None = None,
     max_steps: int = 10,
+    open_requested: OpenRequested | None = None,
+    asks_requested: bool = True,
 ) -> Iterator[FakeService]:
     """Start everything, and at the end stop it and check that nothing was left behind.
 
@@ -331,7 +333,16 @@ def fake_service(
         build_change_settings(live, None, served),
         ManageKeys(ServerKeys(ServerSettings(), sinks, clock)),
         trace_context,
-        ToolLoop(generate, observed, approvals or {}, max_steps) if observed is not None else None,
+        ToolLoop(
+            generate,
+            observed,
+            approvals or {},
+            max_steps,
+            open_requested=open_requested,
+            asks_requested=asks_requested,
+        )
+        if observed is not None
+        else None,
         tool_servers=observed,
     )
     if keys is None:

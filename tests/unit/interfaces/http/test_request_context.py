@@ -22,7 +22,7 @@ from interfaces.http.incoming.request_context import (
 from interfaces.http.services import Services
 from tests.support.patience import PATIENCE_S
 
-SERVICES = cast(Services, SimpleNamespace(clock=FakeClock()))
+SERVICES = cast(Services, SimpleNamespace(clock=FakeClock(), tool_loop=None))
 
 
 class Flood:
