@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from adapters.mcp.session import TransportLost, object_of, result_of
+from adapters.mcp.session import TransportLost, decoded, object_of, result_of
 
 CONNECT_S = 10.0
 _ACCEPT = "application/json, text/event-stream"
@@ -93,6 +93,6 @@ async def _events(pieces: AsyncIterator[bytes]) -> AsyncIterator[Any]:
 
 def _decoded(body: bytes) -> Any:
     try:
-        return json.loads(body)
+        return decoded(body)
     except (ValueError, RecursionError):
         raise TransportLost("it answered with something else than JSON") from None

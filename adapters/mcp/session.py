@@ -8,8 +8,11 @@ No capabilities are declared, so a server has nothing to ask for; what it asks a
 """
 
 import asyncio
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, cast
+
+from domain.half_pairs import without_halves
 
 MODERN = "2026-07-28"
 HANDSHAKE = "2025-11-25"
@@ -22,6 +25,12 @@ MAX_PAGES = 32
 
 _META = "io.modelcontextprotocol/"
 _CLIENT = {"name": "cairn", "version": "1"}
+
+
+def decoded(data: bytes) -> Any:
+    """The JSON of a message, whose texts can be written as UTF-8: halves of surrogate pairs become marks. Raises
+    ValueError, and RecursionError."""
+    return json.loads(without_halves(data).decode())
 
 
 def object_of(value: Any) -> Mapping[str, Any]:

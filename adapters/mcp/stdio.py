@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from adapters.mcp.session import TransportLost, object_of, result_of
+from adapters.mcp.session import TransportLost, decoded, object_of, result_of
 from domain.printable import printable
 
 INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER")
@@ -149,7 +149,7 @@ class StdioTransport:
 
     def _take(self, line: bytes) -> None:
         try:
-            message = object_of(json.loads(line))
+            message = object_of(decoded(line))
         except ValueError:
             self._note(line)  # a stray line, as a program that prints writes it
             return

@@ -68,6 +68,13 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
+@in_loop
+async def test_half_of_a_character_in_a_result_becomes_a_mark() -> None:
+    async with served(one=faulty("modern")) as servers:
+        result = await servers.call("one", "echo", {"text": "a\ud83db"})
+        assert (result.parts[0].text, result.structured) == ("a\ufffdb", {"text": "a\ufffdb"})
+
+
 @pytest.mark.parametrize("era", ["modern", "older"])
 @in_loop
 async def test_both_eras_list_and_call(era: str) -> None:

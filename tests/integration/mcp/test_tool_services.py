@@ -17,6 +17,8 @@ from domain.errors import ToolServerUnavailable
 from tests.support.mcp.fault_server import FaultServer
 
 MOST = 4096
+HALF = "a\ud83db"
+"""With half of a surrogate pair, which is no character."""
 
 
 class Service:
@@ -61,6 +63,8 @@ class Service:
         if found is None:
             return self.send(handler, 202, "text/plain", b"")
         body = json.dumps(found).encode()
+        if self.style == "raw" and is_call:
+            body = json.dumps(found, ensure_ascii=False).encode(errors="surrogatepass")
         if self.style == "garbage" and is_call:
             body = b"\x00\xff{" * 100
         if self.style == "events":
@@ -146,6 +150,18 @@ def test_a_session_that_the_service_forgot_is_begun_anew(serve: Any) -> None:
         assert (await servers.call("one", "echo", {"text": "again"})).parts[0].text == "again"
 
     using(service, work)
+
+
+@pytest.mark.parametrize("style", ["json", "events", "raw"])
+def test_halves_of_characters_in_a_result_become_marks(serve: Any, style: str) -> None:
+    async def work(servers: McpToolServers) -> None:
+        if style == "raw":
+            with pytest.raises(ToolServerUnavailable, match="something else than JSON"):
+                await servers.call("one", "echo", {"text": HALF})
+            return
+        assert (await servers.call("one", "echo", {"text": HALF})).parts[0].text == "a\ufffdb"
+
+    using(serve("modern", style), work)
 
 
 @pytest.mark.parametrize(
