@@ -1,7 +1,7 @@
 """One conversation with a tool server, over any transport: which era it speaks, its tools, and calls.
 
     2026-07-28                                   2025-11-25 and before
-    server/discover -> versions                  an error, or none of these versions -> initialize,
+    server/discover -> versions                  an error, no answer, or none of these versions -> initialize,
     every request names version and client       notifications/initialized; the server's version counts from then on
 
 No capabilities are declared, so a server has nothing to ask for; what it asks all the same is refused by the transport.
@@ -82,21 +82,35 @@ class Session:
 
     async def open(self) -> None:
         """Finds out the era. Raises RpcFailed and TransportLost."""
+        has_answered = False
         try:
             async with asyncio.timeout(PROBE_TIMEOUT_S):
-                found = await self._send("server/discover", {}, MODERN)
-            if MODERN in list_of(object_of(found).get("supportedVersions")):
-                self.protocol = MODERN
-                return
-        except (RpcFailed, TimeoutError):
+                if await self._is_modern():
+                    return
+                has_answered = True
+        except RpcFailed:
+            has_answered = True
+        except TimeoutError:
             pass
         hello = {"protocolVersion": HANDSHAKE, "capabilities": {}, "clientInfo": _CLIENT}
-        found = await self._send("initialize", hello, "")
+        try:
+            found = await self._send("initialize", hello, "")
+        except RpcFailed:
+            # A modern server that was slow to start knows no handshake.
+            if has_answered or not await self._is_modern():
+                raise
+            return
         version = object_of(found).get("protocolVersion")
         if not isinstance(version, str) or not version.isascii() or len(version) > 32:
             raise TransportLost("it names no version of the protocol")
         self.protocol = version
         await self._transport.notify({"jsonrpc": "2.0", "method": "notifications/initialized"}, self._headers({}))
+
+    async def _is_modern(self) -> bool:
+        found = await self._send("server/discover", {}, MODERN)
+        if MODERN in list_of(object_of(found).get("supportedVersions")):
+            self.protocol = MODERN
+        return self.protocol == MODERN
 
     async def tools(self) -> list[Any]:
         """The whole list, as the server gives it, in MAX_PAGES pages at most. Raises as `request`."""
