@@ -77,9 +77,9 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 @pytest.hookimpl(wrapper=True, trylast=True)
-def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object]:
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, object, object]:
     """A test that failed takes what it shared with it: the next test gets another server, browser or folder, for the
-    old one may be what failed."""
+    old one may be what failed. What is left at the end of a file stays to the end as well."""
     shared = item.session._setupstate
     if item.stash.get(_HAS_FAILED, False):
         shared.teardown_exact(None)
@@ -88,6 +88,9 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, object, object
     except BaseException:
         shared.teardown_exact(None)
         raise
+    finally:
+        if nextitem is None or nextitem.path != item.path:
+            freeze_tests()
 
 
 def pytest_collection_finish() -> None:
