@@ -34,6 +34,13 @@ PATIENCE_MS = PATIENCE_S * 1000
 WIDE = (1280, 900)
 PHONE = (375, 740)
 
+OMITTED = (
+    *("WebUIOmniboxPopup", "WebUIOmniboxAimPopup", "SpareRendererForSitePerProcess"),
+    *("HttpsUpgrades", "LensOverlay", "MediaRouter", "OptimizationHints", "PaintHolding", "AimEnabled"),
+)
+"""Features of Chromium. The first ones start processes for each window that nobody sees, which took half of a test's
+processor time; the others playwright omits, and the last list counts."""
+
 FLAGS = (
     "--disable-gpu",
     "--disable-quic",
@@ -41,6 +48,7 @@ FLAGS = (
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    f"--disable-features={','.join(OMITTED)}",
 )
 
 
