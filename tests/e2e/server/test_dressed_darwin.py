@@ -76,7 +76,8 @@ def test_the_memory_probe_tells_what_it_can_and_guesses_nothing(tmp_path: Path, 
 
 
 def test_a_server_answers_a_chat_and_ends_gently(tmp_path: Path, dress: dict[str, str]) -> None:
-    with cairn_process(tmp_path, ("serve", "cairn-demo", "--port", "0"), **dress) as cairn:
+    unmeasured = {**dress, "CAIRN_MODEL__SPECULATION": "off"}  # whether drafts pay is measured for seconds
+    with cairn_process(tmp_path, ("serve", "cairn-demo", "--port", "0"), **unmeasured) as cairn:
         engine = re.search(r"process (\d+)", cairn.read_until("the engine runs in process"))
         url = re.search(r"at (http://\S+)/v1", cairn.read_until("Cairn serves"))
         assert engine

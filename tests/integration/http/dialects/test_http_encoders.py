@@ -34,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def client(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
     settings = Settings(
         server=ServerSettings(port=0),
-        model=ModelSettings(dirs=(str(folder),), download=False),
+        model=ModelSettings(default=EMBEDDER, dirs=(str(folder),), download=False),
         engine=EngineSettings(backend="mlx", memory=ByteSize(2 << 30)),
         store=StoreSettings(kind="off"),
     )

@@ -9,7 +9,7 @@ import random
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -216,17 +216,27 @@ def caching_server(
 
 
 def _settings(store: StoreSettings, engine: EngineSettings | None, model_dir: Path | None) -> Settings:
+    model = ModelSettings(download=False, kv_bits=KV_BITS)
+    if model_dir is not None:
+        model = replace(model, default=_first_of(model_dir), dirs=(str(model_dir),))
     return Settings(
         server=ServerSettings(port=0, keepalive_s=0.05),
-        model=ModelSettings(download=False, dirs=(str(model_dir),) if model_dir else (), kv_bits=KV_BITS),
+        model=model,
         engine=engine or EngineSettings(),
         store=store,
     )
 
 
+def _first_of(model_dir: Path) -> str:
+    """What is loaded at the start: a tiny one, for the embedded one is measured for seconds."""
+    return min(path.name for path in model_dir.iterdir())
+
+
 @contextmanager
 def cairn_server(home: Path, *arguments: str, **variables: str) -> Iterator[tuple[CairnProcess, httpx.Client]]:
     """`cairn serve` as a process of its own."""
+    if "--model-dir" in arguments:
+        variables["CAIRN_MODEL__DEFAULT"] = _first_of(Path(arguments[arguments.index("--model-dir") + 1]))
     command = ("serve", "--port", "0", "--kv-bits", KV_BITS, *arguments)
     with cairn_process(home, command, module="tests.support.stores.small_blocks", **variables) as cairn:
         found = re.search(r"at (http://\S+)/v1", cairn.read_until("Cairn serves"))
