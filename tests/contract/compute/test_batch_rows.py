@@ -18,6 +18,7 @@ from adapters.mlx.caches.rollback import Rollback
 from adapters.mlx.caches.rows import append_rows, fork, give_back, keep_rows, make_room, merge, take_row
 from domain.memory.kv_bits import KVBits
 from domain.scheduling.decode_groups import rows_capacity, rows_in_place
+from tests.support.effort import drawn
 
 HEADS, DIM, WINDOW = 2, 4, 12
 
@@ -116,7 +117,7 @@ def _is_recurrent(cache: Any) -> bool:
 
 
 @pytest.mark.parametrize("layers", LAYERS)
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(drawn(8)))
 def test_every_row_sees_its_own_tokens_whoever_comes_and_goes(layers: str, seed: int) -> None:
     chance = random.Random(seed)
     rows = [(0, chance.randint(1, 300))]

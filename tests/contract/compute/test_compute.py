@@ -13,7 +13,7 @@ from domain.errors import ComputeFailed
 from domain.models.state_layout import HitPolicy
 from domain.prefix.record import GroupPayloads, HostPayload, StatePayload, TensorSpec
 from domain.request.sampling import SamplingParams
-from tests.support.mlx.contract_models import GREEDY, OTHER, PROMPT, generate, start, step
+from tests.support.mlx.contract_models import GREEDY, OTHER, PROMPT, every_model, generate, start, step
 from tests.support.stores.state_replay import (
     BLOCK,
     Captured,
@@ -104,6 +104,7 @@ def test_the_first_decode_gives_what_the_prompt_ended_in(model: LoadedModel) -> 
     assert answers[1:] == answers[:1] * 3
 
 
+@every_model
 @pytest.mark.exact
 def test_the_end_of_a_prompt_leaves_what_can_be_cut(model: LoadedModel) -> None:
     """Blocks and tails captured after it are those captured before its last token."""
@@ -152,6 +153,7 @@ def test_misuse_of_a_prompts_end_is_loud(model: LoadedModel) -> None:
     model.close([id, fresh])
 
 
+@every_model
 @pytest.mark.exact
 def test_decode_takes_any_subset_in_any_order(model: LoadedModel) -> None:
     prompts = {index: prompt_of(30 + 20 * index, index, vocab_size=250) for index in range(4)}
@@ -184,6 +186,7 @@ def test_the_same_seed_gives_the_same_answer_in_any_company(model: LoadedModel) 
     assert output == alone
 
 
+@every_model
 def test_restored_state_equals_recomputed_state(model: LoadedModel) -> None:
     skip_unless_reusable(model)
     cold = open_at(model, PROMPT)

@@ -16,7 +16,7 @@ from domain.errors import ComputeFailed
 from domain.ids import ModelId, SequenceId
 from domain.request.grammar import choice_grammar
 from domain.request.sampling import SamplingParams
-from tests.support.mlx.contract_models import GREEDY, OTHER, PROMPT, generate, start, step
+from tests.support.mlx.contract_models import GREEDY, OTHER, PROMPT, every_model, generate, start, step
 from tests.support.patience import PATIENCE_S
 from tests.support.stores.state_replay import open_at
 from tests.support.text.toy_constraints import FakeCompiler, FakeConstraint
@@ -193,6 +193,7 @@ def test_a_failing_grammar_is_its_rows_failure(model: LoadedModel, workers: Exec
     model.close([free])
 
 
+@every_model
 @pytest.mark.parametrize("is_wrong", [False, True])
 @pytest.mark.exact
 def test_drafts_are_held_by_the_grammar(model: LoadedModel, workers: Executor, is_wrong: bool):

@@ -12,7 +12,8 @@ from application.ports.compute import DecodeResult, DecodeStart, Draft, LoadedMo
 from domain.ids import SequenceId
 from domain.models.state_layout import HitPolicy
 from domain.request.sampling import SamplingParams
-from tests.support.mlx.contract_models import GREEDY, OTHER, PROMPT
+from tests.support.effort import some_of
+from tests.support.mlx.contract_models import GREEDY, OTHER, PROMPT, every_model
 from tests.support.stores.state_replay import new_id, open_at
 
 NUM_NEW = 24
@@ -115,10 +116,16 @@ def drafted(
 
 @pytest.mark.parametrize(
     ("drafter", "sampling"),
-    [
-        *((drafter, sampling) for drafter in DRAFTERS for sampling in ("greedy", "worn")),
-        *(("by chance", sampling) for sampling in ("drawn", "with logprobs")),
-    ],
+    some_of(
+        [
+            *((drafter, sampling) for drafter in DRAFTERS for sampling in ("greedy", "worn")),
+            *(("by chance", sampling) for sampling in ("drawn", "with logprobs")),
+        ],
+        {
+            *(("right", "greedy"), ("wrong", "worn"), ("at times", "worn"), ("void", "greedy"), ("invalid", "worn")),
+            *(("too long", "greedy"), ("by chance", "worn"), ("by chance", "drawn"), ("by chance", "with logprobs")),
+        },
+    ),
 )
 @pytest.mark.exact
 def test_drafts_change_no_token(model: LoadedModel, drafter: str, sampling: str) -> None:
@@ -126,6 +133,7 @@ def test_drafts_change_no_token(model: LoadedModel, drafter: str, sampling: str)
     assert found == expected
 
 
+@every_model
 @pytest.mark.parametrize("drafter", [_right, _by_chance, _at_times], ids=["right", "by chance", "at times"])
 @pytest.mark.exact
 def test_drafts_of_rows_that_share_a_pass_change_no_token(model: LoadedModel, drafter: Drafter) -> None:
@@ -211,6 +219,7 @@ def test_what_a_window_needs_inside_an_accepted_draft_is_still_held(model: Loade
     model.close([id])
 
 
+@every_model
 @pytest.mark.exact
 def test_a_state_behind_rejected_tokens_equals_a_computed_one(model: LoadedModel) -> None:
     """A sequence that was decoded with drafts is kept and taken over; what follows is what a computed state gives."""

@@ -15,6 +15,7 @@ from domain.id_row import IdRow
 from domain.ids import SequenceId
 from domain.request.sampling import SamplingParams
 from tests.support.effort import scaled
+from tests.support.mlx.contract_models import every_model
 from tests.support.stores.state_replay import GRID, Captured, new_id, open_at, prompt_of
 
 NUM_ACTS, MAX_OPEN = 120, 7
@@ -156,6 +157,7 @@ def alone(model: LoadedModel, tokens: tuple[int, ...], num_new: int) -> Sequence
     return found
 
 
+@every_model
 @pytest.mark.parametrize("seed", range(scaled(8)))
 @pytest.mark.exact
 def test_tokens_do_not_depend_on_the_life_before(model: LoadedModel, seed: int) -> None:

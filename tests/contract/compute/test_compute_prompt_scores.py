@@ -7,7 +7,7 @@ import pytest
 from application.ports.compute import DecodeStart, LoadedModel, PromptScores
 from domain.request.sampling import SamplingParams
 from domain.request.stream import TokenLogprob
-from tests.support.mlx.contract_models import PROMPT, step
+from tests.support.mlx.contract_models import PROMPT, every_model, step
 from tests.support.stores.state_replay import (
     BLOCK,
     capture,
@@ -73,6 +73,7 @@ def test_every_token_but_the_first_is_scored_as_decoding_would(model: LoadedMode
     assert all(one and all(value <= 0 for value in (one.logprob, *dict(one.top).values())) for one in found[1:])
 
 
+@every_model
 @pytest.mark.parametrize("num_tops", [0, 4])
 @pytest.mark.exact
 def test_scores_do_not_depend_on_the_chunks(model: LoadedModel, num_tops: int) -> None:

@@ -12,7 +12,7 @@ from application.ports.state_access import LeftState
 from domain.ids import SequenceId
 from domain.models.state_layout import StateKind
 from domain.prefix.record import StatePayload
-from tests.support.mlx.contract_models import OTHER, PROMPT, start, step
+from tests.support.mlx.contract_models import OTHER, PROMPT, every_model, start, step
 from tests.support.stores.state_replay import (
     BLOCK,
     GRID,
@@ -91,6 +91,7 @@ def positions_of(model: LoadedModel) -> list[int]:
     return sorted(at for at in wanted if first <= at <= len(tokens))
 
 
+@every_model
 @pytest.mark.exact
 def test_it_goes_on_like_a_state_that_was_restored(model: LoadedModel) -> None:
     if not model.description.layout.is_reusable:
@@ -171,6 +172,7 @@ def test_on_the_grid_it_is_what_computing_gives(model: LoadedModel) -> None:
         assert continue_greedy(model, mine, prompt, 8) == continue_greedy(model, computed, prompt, 8)
 
 
+@every_model
 @pytest.mark.exact
 def test_a_row_that_leaves_a_batch_takes_its_own_state_and_no_other(model: LoadedModel) -> None:
     if not model.description.layout.is_reusable:

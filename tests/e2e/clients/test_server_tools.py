@@ -24,6 +24,7 @@ from application.settings import (
 from application.use_cases.tool_loop import ToolLoop
 from interfaces.composition import http
 from interfaces.http.services import Services
+from tests.support.effort import some_of
 from tests.support.http.servers.live_service import live_service
 from tests.support.mcp.fake_servers import FakeToolServers
 from tests.support.mlx.demo_chats import DemoChat, demo_conversation
@@ -38,7 +39,7 @@ def question(seed: int) -> tuple[DemoChat, str]:
     return asked, answered.messages[-1]["content"]
 
 
-@pytest.fixture(params=EMBEDDED_IDS)
+@pytest.fixture(params=some_of(EMBEDDED_IDS, EMBEDDED_IDS[1:]))
 def model(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

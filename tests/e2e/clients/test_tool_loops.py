@@ -13,7 +13,7 @@ import pytest
 
 from adapters.huggingface.model_folder import EMBEDDED_IDS
 from application.settings import EngineSettings, ModelSettings, ServerSettings, Settings, StoreSettings
-from tests.support.effort import scaled
+from tests.support.effort import scaled, some_of
 from tests.support.http.servers.live_service import LiveService, live_service
 from tests.support.mlx.demo_chats import DemoChat, demo_conversation
 
@@ -27,7 +27,7 @@ NUM_WRONG = 1
 GREEDY: dict[str, Any] = {"temperature": 0}
 
 
-@pytest.fixture(scope="module", params=EMBEDDED_IDS)
+@pytest.fixture(scope="module", params=some_of(EMBEDDED_IDS, EMBEDDED_IDS[1:]))
 def live(request: pytest.FixtureRequest) -> Iterator[LiveService]:
     settings = Settings(
         server=ServerSettings(port=0),

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.support.effort import some_of
 from tests.support.http.replay.replay import Answer, Replay, cacheless_server, cairn_server, some_tokens
 from tests.support.http.servers.fake_service import wait_until
 from tests.support.mlx.small_demos import SMALL_DEMO, SMALL_HYBRID, write_small_demos
@@ -81,7 +82,7 @@ def converse(clients: list[httpx.Client], model: str, *, is_shared: bool) -> lis
     return answers
 
 
-@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("model", some_of(MODELS, MODELS[1:]))
 def test_a_conversation_that_moves_on_computes_what_is_new(
     model: str, clients: list[httpx.Client], alone: httpx.Client
 ) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.effort import some_of
 from tests.support.http.servers.held_chat import REPLY, SAID
 from tests.support.processes.cli_process import PATIENCE_S, ROOT, command, environment, run_cairn, run_here
 
@@ -105,7 +106,7 @@ def test_a_chat_goes_on_until_the_end_of_input(tmp_path: Path):
         assert process.wait(PATIENCE_S) == 0
 
 
-@pytest.mark.parametrize("kind", ["fake", pytest.param("mlx", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", some_of(["fake", "mlx"], ["fake"]))
 def test_an_interrupt_cancels_the_answer_and_the_chat_goes_on(tmp_path: Path, kind: str):
     """The engine stands still in its first answer, so that nothing but the interrupt can end it."""
     os.mkfifo(pipe := tmp_path / "pipe")

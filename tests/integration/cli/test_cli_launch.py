@@ -114,10 +114,10 @@ def digests(home: Path) -> dict[str, str]:
 def test_a_context_that_is_too_small_stops_a_launch_that_cannot_ask(agents: FakeCommands) -> None:
     with fake_service(FakeOptions(context_length=8192)) as small:
         load(small)
-        done = launch(agents, "claude", "--url", small.base_url)
+        done = ask(agents, "claude", "--url", small.base_url)
         assert done.returncode == 2
         assert "has a context of 8192 tokens, and agents need 32768 or more" in done.stderr
-        printed = launch(agents, "claude", "--url", small.base_url, "--print")
+        printed = ask(agents, "claude", "--url", small.base_url, "--print")
         assert printed.returncode == 0
         assert "agents need 32768 or more" in printed.stderr
     assert not agents.calls()
@@ -125,11 +125,11 @@ def test_a_context_that_is_too_small_stops_a_launch_that_cannot_ask(agents: Fake
 
 def test_settings_are_printed_for_a_server_that_does_not_run(tmp_path: Path) -> None:
     unused = {"CAIRN_SERVER__PORT": "9", "CAIRN_ENGINE__BACKEND": "mlx"}
-    done = run_cairn(tmp_path, "launch", "hermes", "--model", "cairn-demo", **unused)
+    done = run_here(tmp_path, "launch", "hermes", "--model", "cairn-demo", **unused)
     assert done.returncode == 0, done.stderr
     assert 'base_url: "http://127.0.0.1:9/v1"' in done.stdout
     assert "context_length: 8192" in done.stdout
-    missing = run_cairn(tmp_path, "launch", "claude", "--print", "--model", "org/none", **unused)
+    missing = run_here(tmp_path, "launch", "claude", "--print", "--model", "org/none", **unused)
     assert missing.returncode == 1
     assert "start the server first" in missing.stderr
 

@@ -29,6 +29,7 @@ from domain.models.capability import Pooling
 from domain.models.model_card import LoadOptions, ModelSource
 from domain.models.pace import MEASURED_TOKENS
 from domain.request.sampling import SamplingParams
+from tests.support.effort import some_of
 from tests.support.engines.finish_load import finish_load
 from tests.support.mlx import tiny_models
 
@@ -55,7 +56,10 @@ ID = SequenceId(1)
 TOKENS = [(17 * index + 5) % 90 for index in range(CHUNK)]
 
 
-@pytest.fixture(params=LAYOUTS)
+OF_EACH_KIND = {"deepseek_v3", "gemma3_text", "llama4", "qwen3_next"}
+
+
+@pytest.fixture(params=some_of(LAYOUTS, OF_EACH_KIND))
 def loaded(request: pytest.FixtureRequest) -> Iterator[MlxModel]:
     model = tiny_models.tiny_model(request.param)
     gc.collect()
@@ -111,6 +115,7 @@ def test_a_pass_over_rows_takes_about_what_is_counted_or_less(loaded: MlxModel, 
     assert counted / peak >= LEAST_RATIO
 
 
+@pytest.mark.parametrize("loaded", LAYOUTS, indirect=True)
 def test_the_configuration_alone_says_what_is_found_at_load(loaded: MlxModel):
     config = tiny_models.config_of(str(loaded.description.id))
     network = network_of(config, "float32")

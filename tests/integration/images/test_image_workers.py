@@ -206,11 +206,11 @@ def test_neither_side_of_the_engine_port_has_a_decoder(module: str) -> None:
 def test_others_are_answered_while_the_costly_files_of_a_client_are_refused(make: Make) -> None:
     dialect, options = SHOWING["chat"], FakeOptions(images=PictureImages(decode), context_length=8_000)
     keys = KeyRing([Client(name, key_digest(name.encode())) for name in ("attacker", "other")])
-    workers, files = make(cpu_s=1), [many_scans(7_000, 7_000 - number, 5_000) for number in range(3)]
+    workers, files = make(cpu_s=1), [many_scans(7_000, 7_000 - number, 5_000) for number in range(2)]
     seeing = FakeModels(seeing=[DEFAULT_MODEL])
     with (
         fake_service(options, models=seeing, images=workers, keys=keys) as service,
-        ThreadPoolExecutor(3) as threads,
+        ThreadPoolExecutor(2) as threads,
     ):
 
         def ask(client: str, data: bytes) -> Response:

@@ -13,6 +13,7 @@ from domain.ids import ModelId
 from domain.models.capability import Capability, ModelUse, Pooling
 from domain.models.model_card import LoadOptions, ModelSource
 from domain.models.rerank import PREFIX, SUFFIX, query_text
+from tests.support.effort import some_of
 from tests.support.engines.finish_load import finish_load
 from tests.support.mlx.pooled_models import Loaded, Numbers
 from tests.support.mlx.tiny_embedders import embedder_folder, reranker_folder, trunk_states
@@ -32,13 +33,18 @@ def mean(states: Numbers) -> Numbers:
 @pytest.mark.parametrize(
     ("family", "model_type", "mode", "is_bare", "is_normalized"),
     [
-        ("qwen3", "", "lasttoken", True, True),
+        *some_of(
+            [
+                ("qwen3", "", "lasttoken", True, True),
+                ("llama", "", "mean_tokens", True, True),
+                ("gemma2", "", "lasttoken", True, False),
+                ("qwen3_next", "", "lasttoken", False, True),
+            ],
+            (),
+        ),
         ("llama", "mistral", "lasttoken", True, False),
-        ("llama", "", "mean_tokens", True, True),
-        ("gemma2", "", "lasttoken", True, False),
         ("gemma3_text", "", "mean_tokens", True, True),
         ("falcon_h1", "", "lasttoken", False, False),
-        ("qwen3_next", "", "lasttoken", False, True),
         ("qwen3_5", "", "lasttoken", False, False),
     ],
 )
@@ -111,7 +117,7 @@ def test_a_quantised_trunk_embeds_as_it_would_dequantised(tmp_path: Path) -> Non
     assert float(Loaded(folder).embed(TEXTS[0]) @ whole) >= 0.999
 
 
-@pytest.mark.parametrize("family", ["cohere", "minicpm", "gpt2"])
+@pytest.mark.parametrize("family", ["cohere", "gpt2"])
 def test_a_family_whose_hidden_states_are_elsewhere_is_refused(tmp_path: Path, family: str) -> None:
     folder = embedder_folder(tmp_path / "m", family, is_bare=False)
     with pytest.raises(ModelLoadFailed, match=f"{family} cannot embed or score, its hidden states are elsewhere"):

@@ -84,8 +84,9 @@ def run(
     return output, errors
 
 
-@pytest.mark.parametrize("num_others", [1, 2, 3])
-@pytest.mark.parametrize("family", ["llama", "gemma3_text", "falcon_h1"])
+@pytest.mark.parametrize(
+    ("family", "num_others"), [("llama", 1), ("llama", 3), ("gemma3_text", 2), ("falcon_h1", 1), ("falcon_h1", 3)]
+)
 def test_a_row_that_cannot_join_is_its_own_failure(family: str, num_others: int) -> None:
     network = OddNetwork(build(family))
     model = loaded(network, family)
@@ -216,7 +217,7 @@ def test_unloading_frees_a_model_that_collections_leave_out(tmp_path: Path, unco
     engine, source = MlxEngine(), ModelSource(ModelId("whole"), str(folder))
     gc.collect()
     before = mx.get_active_memory()
-    for _ in range(3):
+    for _ in range(2):
         model = finish_load(engine.load(source, LoadOptions()))
         assert mx.get_active_memory() > before + model.description.weight_bytes // 2
         prompt = prompt_of(50)

@@ -16,6 +16,7 @@ from adapters.mlx.model import MlxModel
 from adapters.mlx.runtime.mlx_lm import mlx_lm_module
 from domain.ids import ModelId, SequenceId
 from domain.models.model_card import DecodeMode
+from tests.support.effort import some_of
 from tests.support.engines.finish_load import finish_load
 from tests.support.mlx.tiny_models import build, config_of, names, tiny_model
 from tests.support.stores.state_replay import (
@@ -85,10 +86,13 @@ class Harness:
             assert ahead in (0, 1)
 
 
+OF_EACH_KIND = {"llama", "gemma3_text", "llama4", "qwen3_next", "mamba2", "falcon_h1", "baichuan_m1", "deepseek_v41"}
+"""Full attention, windows, chunks, recurrent state beside attention, alone and in composites, a class of its own."""
+
 installed = [name for name in FAMILIES if name in names()]
 
 
-@pytest.fixture(scope="module", params=installed)
+@pytest.fixture(scope="module", params=some_of(installed, OF_EACH_KIND))
 def harness(request: pytest.FixtureRequest) -> Harness:
     return Harness(request.param)
 

@@ -18,6 +18,7 @@ from domain.ids import SequenceId
 from domain.memory.kv_bits import KVBits
 from domain.models.state_layout import HitPolicy
 from domain.prefix.record import GroupPayloads, HostPayload, TensorSpec
+from tests.support.effort import some_of
 from tests.support.mlx.tiny_models import names, tiny_model
 from tests.support.stores.state_replay import (
     Captured,
@@ -63,9 +64,15 @@ QUANTISED = {"llama": KVBits(8, 8), "gpt2": KVBits(4, 4), "falcon_h1": KVBits(8,
 
 installed = [name for name in FAMILIES if name in names()]
 quantised = [f"{name} in fewer bits" for name in QUANTISED if name in installed]
+every_family = pytest.mark.parametrize("model", [*installed, *quantised], indirect=True, scope="module")
+OF_EACH_KIND = {
+    *("deepseek_v32", "gemma3_text", "llama4", "mamba2", "falcon_h1", "baichuan_m1", "deepseek_v41"),
+    *("llama in fewer bits", "gemma3n in fewer bits"),
+}
+"""Token caches of one array and of two, windows, chunks, recurrent state alone and in composites, fewer bits."""
 
 
-@pytest.fixture(scope="module", params=[*installed, *quantised])
+@pytest.fixture(scope="module", params=some_of([*installed, *quantised], OF_EACH_KIND))
 def model(request: pytest.FixtureRequest) -> MlxModel:
     name, in_fewer, _ = str(request.param).partition(" in fewer bits")
     return tiny_model(name, kv_bits=QUANTISED[name] if in_fewer else None)
@@ -84,6 +91,7 @@ def captured_at(model: MlxModel) -> Callable[[int], Captured]:
     return functools.cache(lambda position: capture(model, PROMPT, position))
 
 
+@every_family
 @pytest.mark.parametrize("joins_on_device", [False, True])
 def test_restoring_at_a_grid_position_changes_no_bit(
     model: MlxModel,

@@ -5,6 +5,8 @@ from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import pytest
+
 from adapters.fake.engine import FakeEngine
 from adapters.fake.options import LAYOUTS, FakeOptions
 from application.ports.compute import DecodeResult, DecodeStart, LoadedModel
@@ -46,6 +48,14 @@ MODELS: dict[str, Callable[[], LoadedModel]] = {
     **{f"mlx-{name} with a head": cache(partial(_headed, name)) for name in ("mimo", "qwen3_5")},
 }
 """Each is made once a process, on its first use."""
+
+OF_EACH_LAYOUT = {name for name in MODELS if name.startswith("fake-")} | {
+    *("mlx-gemma3_text", "mlx-falcon_h1", "mlx-llama in 8/8 bits")
+}
+"""Windows beside full attention, recurrent state with full attention, and what is kept in fewer bits."""
+
+every_model = pytest.mark.parametrize("model", MODELS, indirect=True, scope="module")
+"""For the behaviours that find most; the others are tested on a model of each layout, and on all by a long run."""
 
 
 def start(

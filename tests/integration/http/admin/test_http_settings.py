@@ -170,6 +170,15 @@ def test_a_file_that_another_program_changed_is_left_alone(served: Office) -> No
     assert served.file.read_text() == TEXT
 
 
+@pytest.fixture(scope="module")
+def unchanged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Office]:
+    """One for all changes that are refused."""
+    file = tmp_path_factory.mktemp("office") / "config.toml"
+    file.write_text(TEXT)
+    with office(file) as running:
+        yield running
+
+
 @pytest.mark.parametrize(
     ("path", "value", "words"),
     [
@@ -193,11 +202,11 @@ def test_a_file_that_another_program_changed_is_left_alone(served: Office) -> No
     ],
 )
 def test_what_cannot_be_changed_here_is_refused_by_its_name(
-    served: Office, path: str, value: object, words: str
+    unchanged: Office, path: str, value: object, words: str
 ) -> None:
-    told = served.client.patch(PATH, json={"changes": {path: value}, "dry_run": True})
+    told = unchanged.client.patch(PATH, json={"changes": {path: value}, "dry_run": True})
     assert (told.status_code, words in told.json()["error"]["message"]) == (400, True), told.text
-    assert served.file.read_text() == TEXT
+    assert unchanged.file.read_text() == TEXT
 
 
 def test_a_variable_or_a_flag_that_decides_is_named(file: Path) -> None:

@@ -18,6 +18,7 @@ from domain.errors import ComputeFailed
 from domain.ids import ModelId, SequenceId
 from domain.models.model_card import LoadOptions
 from domain.speculation.drafter import Drafter
+from tests.support.effort import some_of
 from tests.support.engines.finish_load import finish_load
 from tests.support.mlx.tiny_heads import head_weights, quieten
 from tests.support.mlx.tiny_models import build
@@ -41,12 +42,18 @@ pytest.importorskip("mlx_vlm")
 
 TOLERANCE = 2e-5
 
+OF_EACH_KIND = {"llava", "lfm2_vl", "qwen3_vl", "qwen3_5", "gemma4"}
+"""Images as text's positions and as places, beside convolutions and recurrent layers, and attending to themselves."""
 
-@pytest.fixture(scope="module", params=sorted(CONFIGS))
+every_family = pytest.mark.parametrize("seer", sorted(CONFIGS), indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module", params=some_of(sorted(CONFIGS), OF_EACH_KIND))
 def seer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Seer:
     return make_seer(request.param, tmp_path_factory.mktemp(request.param))
 
 
+@every_family
 @pytest.mark.exact
 def test_logits_equal_those_of_mlx_vlm(seer: Seer) -> None:
     expected = logits_by_mlx_vlm(seer.name, seer.peer, seer.tokens, seer.seen)
@@ -110,6 +117,7 @@ def test_an_answer_in_a_batch_with_a_text_and_another_image_is_that_of_the_row_a
     seer.model.close(list(seer.model.open_ids()))
 
 
+@every_family
 @pytest.mark.parametrize("where", ["in the first image", "between the images", "behind both"])
 def test_an_answer_from_restored_records_is_that_of_a_computed_prompt(seer: Seer, where: str) -> None:
     first, second = seer.media
@@ -134,6 +142,7 @@ def test_an_answer_from_restored_records_is_that_of_a_computed_prompt(seer: Seer
     assert_same(found, expected)
 
 
+@every_family
 @pytest.mark.exact
 def test_records_that_end_in_an_image_that_attends_to_itself_are_those_of_all_of_it(seer: Seer) -> None:
     if not seer.vision.scheme.is_whole:

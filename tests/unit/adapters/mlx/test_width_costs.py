@@ -62,10 +62,10 @@ def test_each_width_is_measured_for_one_row_and_for_several(
     family: str, refeeds: bool, tmp_path: Path, lane: Lane
 ) -> None:
     model = tiny_model(family)
-    costs = found_costs(model, tmp_path, lane)
+    costs = found_costs(model, tmp_path, lane, step_s=MOST_S)
     assert costs is not None
     assert ([len(by_width) for by_width in costs.pass_ms], costs.refeeds) == ([len(WIDTHS)] * 2, refeeds)
-    assert {round(cost, 3) for by_width in costs.pass_ms for cost in by_width} == {1.0}
+    assert {round(cost) for by_width in costs.pass_ms for cost in by_width} == {1e3 * MOST_S}
     assert costs.draft_ms == 0
     assert not model.open_ids()
 
@@ -131,11 +131,11 @@ def test_costs_are_remembered_by_content(model: MlxModel, tmp_path: Path, lane: 
     "entry", [None, 1, [], [[], 0.0], [[[1.0] * 6] * 2, "x"], [[["x"] * 6] * 2, 0.0], [[[-1.0] * 6] * 2, 0.0]]
 )
 def test_an_invalid_entry_is_measured_again(model: MlxModel, tmp_path: Path, lane: Lane, entry: object) -> None:
-    expected, path = found_costs(model, tmp_path, lane), tmp_path / "measured.json"
+    expected, path = found_costs(model, tmp_path, lane, step_s=MOST_S), tmp_path / "measured.json"
     lane.submit(lambda: None).result(PATIENCE_S)
     (key,) = json.loads(path.read_text())
     path.write_text(json.dumps({key: entry}))
-    assert found_costs(model, tmp_path, lane) == expected
+    assert found_costs(model, tmp_path, lane, step_s=MOST_S) == expected
 
 
 def test_a_model_without_room_is_not_measured(model: MlxModel, tmp_path: Path, lane: Lane) -> None:
