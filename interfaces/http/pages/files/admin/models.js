@@ -76,7 +76,7 @@ function update(tableRow, model) {
   unload.hidden = !isHere;
   pin.hidden = standing.pinned;
   unpin.hidden = !standing.pinned;
-  remove.hidden = model.origin !== "hub" || isHere;
+  remove.hidden = model.origin !== "hub" || standing.state !== "absent"; // its files are in use until it is unloaded
   cells[6].hidden = !model.mayChange;
   for (const button of cells[6].children) button.disabled = pending.has(standing.id);
 }
