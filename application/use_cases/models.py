@@ -48,6 +48,13 @@ class Models:
         """The memory for weights."""
         return self._pool.room
 
+    @property
+    def free_bytes(self) -> int | None:
+        """The memory that loaded models and running requests leave, without what is kept of ended ones; None: not
+        bounded."""
+        weights = sum(served.description.weight_bytes for served in self._pool.loaded())
+        return self.room.available_bytes(weights + self.room.busy_bytes)
+
     async def all(self) -> list[ModelEntry]:
         """Returns all models, the default one first, the others ordered by id."""
         loaded = {served.source.id: served for served in self._pool.loaded()}

@@ -21,6 +21,7 @@ from interfaces.cli.commands import (
     logs_explain,
     models,
     plan,
+    quantize,
     resident,
     run,
     serve,
@@ -42,6 +43,7 @@ app = typer.Typer(
 app.command("serve")(serve.serve)
 app.command("run")(run.run)
 app.command("plan")(plan.plan)
+app.command("quantize")(quantize.quantize)
 app.command("doctor")(doctor.doctor)
 app.command("launch")(launch.launch)
 app.command("status")(status.status)

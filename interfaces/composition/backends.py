@@ -13,11 +13,13 @@ from pathlib import Path
 from tempfile import gettempdir, mkdtemp
 from typing import TYPE_CHECKING
 
+from adapters.quantise_process.process import QuantiserProcess
 from adapters.system.backup import exclude_from_backup
 from adapters.system.blas import BlasReport, load_blas
 from adapters.system.machine import SystemMemory
 from application.ports.compute import ComputeEngine, MemoryProbe
 from application.ports.model_repository import ModelCheck, ModelPlanner, ModelRepository
+from application.ports.quantiser import Quantiser
 from application.ports.tokenizer import TokenizerLoader
 from application.ports.vision import ImageProcessorLoader
 from application.services.faults import described
@@ -30,7 +32,7 @@ from domain.models.capability import Capability
 from domain.models.model_card import LoadOptions, ModelSource
 from domain.models.model_files import ENCODERS
 from domain.scheduling.memory_plan import PlannedModel
-from interfaces.composition.engine_entry import IMAGE_CHILD
+from interfaces.composition.engine_entry import IMAGE_CHILD, QUANTISE_CHILD
 
 if TYPE_CHECKING:
     from adapters.tokenizers.loader import HfTokenizerLoader
@@ -146,7 +148,7 @@ def mlx_backend(settings: Settings) -> Backend:
     """Models on MLX."""
     from adapters.system.heap import SMALL_BYTES, return_freed, trim_heap
 
-    blas = _prepare_mlx()
+    blas = prepare_mlx()
     memory = settings.engine.memory
     if memory is not None and memory.num_bytes is not None and memory.num_bytes < SMALL_BYTES:
         return_freed()
@@ -183,7 +185,7 @@ def import_backend(name: str) -> tuple[object, ...]:
     errors of both."""
     if name != "mlx":
         return ()
-    _prepare_mlx()
+    prepare_mlx()
     from adapters.mlx import engine
     from adapters.mlx.runtime import device
 
@@ -191,7 +193,7 @@ def import_backend(name: str) -> tuple[object, ...]:
     return engine, device
 
 
-def _prepare_mlx() -> BlasReport:
+def prepare_mlx() -> BlasReport:
     """Prepares the process for the first import of MLX, which binds to the BLAS that is loaded then. Idempotent."""
     from adapters.system.heap import bound_arenas, keep_freed
 
@@ -294,6 +296,11 @@ def why_hub_model_is_unserved(settings: Settings) -> Callable[[ModelId, str], st
         return why_type_is_unserved(settings, model_type)
 
     return why
+
+
+def quantiser() -> Quantiser:
+    """The quantiser in a process of its own."""
+    return QuantiserProcess(QUANTISE_CHILD, str(cache_dir()))
 
 
 def cache_dir() -> Path:

@@ -11,6 +11,9 @@ CHILD = "interfaces.cli.server.engine_child"
 IMAGE_CHILD = "interfaces.cli.server.image_child"
 """The module of the processes that read images and files; run by name, never imported."""
 
+QUANTISE_CHILD = "interfaces.cli.server.quantise_child"
+"""The module of the process that quantises a model; run by name, never imported."""
+
 
 def engine_child(backend: str) -> ChildProcess:
     """A child that is not started yet. `backend`: `engine.backend`, which it imports before its settings arrive."""

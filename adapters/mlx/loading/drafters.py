@@ -68,8 +68,9 @@ _SHARED = ("embed_tokens.", "shared_head.head.")
 """Copies of the trunk's matrices that some files hold again."""
 
 _LAYER, _FINAL_NORM = "model.layers.0.", "model.norm.weight"
-_CONVOLUTION = "linear_attn.conv1d.weight"
-"""By the shape of this weight, `sanitize` of Qwen3.5 recognises files that mlx-lm has not converted."""
+CONVOLUTION = "linear_attn.conv1d.weight"
+"""The end of the name of a weight by whose shape `sanitize` of Qwen3.5 recognises files that mlx-lm has not
+converted."""
 
 _EXPERT = re.compile(r"(.*\.mlp)\.experts\.0\.(\w+)\.(\w+)")
 
@@ -80,8 +81,8 @@ def with_head(network: Any, folder: Path, config: Mapping[str, Any]) -> tuple[An
     family, num_layers = family_of(network), number(config, "num_hidden_layers")
     names = HEADS.get(family)
     try:
-        prefix = _ANY_HEAD if names is None else names.prefix
-        weights, convolution = _head_weights(folder, prefix.replace("NUM_LAYERS", str(num_layers)))
+        pattern = any_head(num_layers) if names is None else _numbered(names.prefix, num_layers)
+        weights, convolution = _head_weights(folder, pattern)
         if not weights:
             return network, ""
         if names is None:
@@ -93,11 +94,22 @@ def with_head(network: Any, folder: Path, config: Mapping[str, Any]) -> tuple[An
         return network, f"its multi-token-prediction head cannot be used: {str(error) or type(error).__name__}"
 
 
-def _head_weights(folder: Path, prefix: str) -> tuple[dict[str, mx.array], mx.array | None]:
-    """The head's weights by their names behind the prefix, and one weight of a convolution of the trunk; not read."""
-    pattern, weights = re.compile(prefix), load_weights(folder, with_heads=True)
+def any_head(num_layers: int | None) -> re.Pattern[str]:
+    """Matches the beginning of the names of a head's weights, of any family. `num_layers`: of the trunk."""
+    return _numbered(_ANY_HEAD, num_layers)
+
+
+def _numbered(prefix: str, num_layers: int | None) -> re.Pattern[str]:
+    return re.compile(prefix.replace("NUM_LAYERS", str(num_layers)))
+
+
+def _head_weights(folder: Path, pattern: re.Pattern[str]) -> tuple[dict[str, mx.array], mx.array | None]:
+    """The head's weights by their names behind the prefix, and one weight of a convolution, of the same files if they
+    have one: beside a converted trunk a head may be as its makers stored it. Not read."""
+    beside = load_weights(folder, heads=True)
+    weights = beside | load_weights(folder) | beside
     found = {name[match.end() :]: weight for name, weight in weights.items() if (match := pattern.match(name))}
-    convolution = next((weight for name, weight in weights.items() if name.endswith(_CONVOLUTION)), None)
+    convolution = next((weight for name, weight in weights.items() if name.endswith(CONVOLUTION)), None)
     return {name: weight for name, weight in found.items() if not name.startswith(_SHARED)}, convolution
 
 
@@ -121,9 +133,9 @@ def _head_of(
             renamed[_LAYER + name.removeprefix(names.layer)] = weight
     final_norm = renamed[_FINAL_NORM]
     if convolution is not None:
-        renamed[_LAYER + _CONVOLUTION] = convolution
+        renamed[_LAYER + CONVOLUTION] = convolution
     clean: dict[str, mx.array] = layer.sanitize(renamed) if hasattr(layer, "sanitize") else renamed
-    clean = {f"layer.{name}": weight for name, weight in clean.items() if not name.endswith(_CONVOLUTION)}
+    clean = {f"layer.{name}": weight for name, weight in clean.items() if not name.endswith(CONVOLUTION)}
     if not any(weight is final_norm for weight in clean.values()):  # the family stores its norms less one
         outside |= {name: weight + 1.0 for name, weight in outside.items() if "norm" in name}
     head = PredictionHead(

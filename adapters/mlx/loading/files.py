@@ -236,9 +236,9 @@ def network_tensors(folder: Path) -> Mapping[str, StoredTensor]:
     return found
 
 
-def load_weights(folder: Path, *, with_heads: bool = False) -> dict[str, mx.array]:
-    """Every tensor of the folder by name, not read yet. `with_heads`: those of heads beside the network's too."""
+def load_weights(folder: Path, *, heads: bool = False) -> dict[str, mx.array]:
+    """Every tensor of the network's files by name, not read yet. `heads`: of the files of heads beside them instead."""
     files, found = weights_of(folder), dict[str, mx.array]()
-    for name in files.all if with_heads else files.names:
+    for name in files.heads if heads else files.names:
         found |= cast("dict[str, mx.array]", mx.load(str(folder / name)))
     return found

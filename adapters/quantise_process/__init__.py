@@ -1,0 +1,1 @@
+"""A Quantiser in a process of its own."""
