@@ -22,7 +22,7 @@ import msgspec
 from application.installation import child_environment
 from application.ports.quantiser import Quantiser, QuantOrder, QuantProgress, QuantReceipt
 from application.services.faults import described
-from domain.errors import DomainError, InvalidRequest, ModelLoadFailed
+from domain.errors import DomainError, InvalidRequest, ModelLoadFailed, ServerUnavailable
 from domain.models.quantisation import QuantPlan
 
 INTERVAL_S = 0.25
@@ -57,10 +57,11 @@ class Written(msgspec.Struct, frozen=True, tag="receipt"):
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refusal"):
-    """`param`: the order's field; None where none is to blame."""
+    """`param`: the order's field; None for the source. `is_fault`: neither is to blame, but the disk or the process."""
 
     message: str
     param: str | None = None
+    is_fault: bool = False
 
 
 _Reply: TypeAlias = Reported | Planned | Written | Refused
@@ -88,7 +89,11 @@ class QuantiserProcess:
 
     def _ask(self, call: Call, report: Report) -> Planned | Written:
         with subprocess.Popen(
-            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=_environment(), start_new_session=True
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=_environment(),
+            process_group=0,  # no Ctrl-C of a terminal; in a session of its own Linux would not heed its priority
         ) as process:
             try:
                 assert process.stdin is not None
@@ -100,8 +105,10 @@ class QuantiserProcess:
                 process.kill()
         if found is None:
             how = f"signal {-process.returncode}" if process.returncode < 0 else f"status {process.returncode}"
-            raise ModelLoadFailed(f"the process that quantises ended with {how}; the same order continues")
+            raise ServerUnavailable(f"the process that quantises ended with {how}; the same order continues")
         if isinstance(found, Refused):
+            if found.is_fault:
+                raise ServerUnavailable(found.message)
             kind = ModelLoadFailed if found.param is None else InvalidRequest
             raise kind(found.message, param=found.param)
         return found
@@ -165,9 +172,9 @@ def serve(make: Callable[[str], Quantiser]) -> int:
     except DomainError as error:
         reply = Refused(error.message, error.param)
     except OSError as error:
-        reply = Refused(f"the disk failed: {error}")
+        reply = Refused(f"the disk failed: {error}", is_fault=True)
     except Exception as error:
-        reply = Refused(f"quantising failed: {described(error)}")
+        reply = Refused(f"quantising failed: {described(error)}", is_fault=True)
     output.write(msgspec.json.encode(reply) + b"\n")
     return 0
 

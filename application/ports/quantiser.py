@@ -21,8 +21,8 @@ def partial_name(name: str) -> str:
 
 def name_of_partial(folder: str) -> str | None:
     """Returns the name of the copy that is made in a folder; None for any other folder."""
-    is_partial = folder.startswith(".") and folder.endswith(_PARTIAL)
-    return folder.removeprefix(".").removesuffix(_PARTIAL) if is_partial else None
+    name = folder[1 : -len(_PARTIAL)]
+    return name if name and partial_name(name) == folder else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Quantiser(Protocol):
     is written stays, and the same order continues it.
 
     Every method raises ModelLoadFailed for a source that cannot be quantised, InvalidRequest with the field for an
-    order that does not suit it, and OSError of the disk.
+    order that does not suit it, and OSError or ServerUnavailable where the disk or a process fails.
     """
 
     def plan(self, order: QuantOrder, report: Callable[[QuantProgress], None]) -> QuantPlan:

@@ -127,7 +127,10 @@ def _form(value: Mapping[str, Any]) -> Quantisation:
     mode, bits, group = str(value.get("mode", "")), value.get("bits"), value.get("group_size")
     numbers = [one for one in (bits, group) if one is not None]
     require(all(type(one) is int for one in numbers), "recipe", "must have whole numbers as bits and group_size")
-    return Quantisation.of(mode, bits, group)
+    try:
+        return Quantisation.of(mode, bits, group)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"recipe: {error.message}", param="recipe") from None
 
 
 # ---- measured bits --------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast
 
 import mlx.core as mx
@@ -56,8 +57,8 @@ class Output:
 @dataclass(slots=True)
 class Step:
     """The outputs that are made of one source: of a matrix its quantised form, of anything else a cast copy. `source`:
-    not read yet. `rows`: the arrays that it is a stack of; empty for none. `cast`: the dtype to quantise from. `fits`:
-    with fitted ranges."""
+    not read yet. `rows`: the arrays that it is a stack of; empty for none. `cast`: the dtype to quantise from.
+    `moments`: for fitted ranges; None for MLX's own."""
 
     path: str
     outputs: list[Output]
@@ -66,7 +67,7 @@ class Step:
     form: Quantisation | None = None
     rows: tuple[mx.array, ...] = ()
     is_indivisible: bool = False
-    fits: bool = False
+    moments: mx.array | None = None
 
     @property
     def planned(self) -> PlannedMatrix:
@@ -95,7 +96,7 @@ class Step:
     def _made(self, run: mx.array) -> list[mx.array]:
         if self.form is None:
             return [mx.contiguous(run.astype(self.cast))]
-        made = quantised(run.astype(self.cast), self.form, fits=self.fits)
+        made = quantised(run.astype(self.cast), self.form, self.moments)
         return [mx.contiguous(array) for array in made]
 
 
@@ -120,10 +121,14 @@ class Conversion:
 
 
 def open_conversion(
-    folder: Path, use: ModelUse, default: Quantisation, find: FindRecipe | None = None, *, fits: bool = False
+    folder: Path,
+    use: ModelUse,
+    default: Quantisation,
+    find: FindRecipe | None = None,
+    moments: Mapping[str, mx.array] = MappingProxyType({}),
 ) -> Conversion:
     """Opens a model; nothing is read. `default`: the form of all matrices, or with a recipe the one that config.json
-    names first. `fits`: the recipe's matrices get fitted ranges. Raises anything."""
+    names first. `moments`: of matrices with fitted ranges, by path. Raises anything."""
     with _stacks() as stacked:
         network, config = open_network(folder, use)
     utils = mlx_lm_module("utils")
@@ -135,7 +140,7 @@ def open_conversion(
     _cast(network, config)
     casts = {name: array.dtype for name, array in parameters(network)}
     recipe = None if find is None else find([path for path, _ in network.named_modules()], len(network.layers))
-    indivisible, fitted = set[str](), set[str]()
+    indivisible = set[str]()
     own, table = _own_rule(network), dict[str, Any](default.table)
 
     def wanted(path: str, module: Any) -> Any:
@@ -145,7 +150,6 @@ def open_conversion(
         if answer is True and recipe is not None:
             form = recipe(path)
             answer = False if form is None else form.table
-            fitted.update([path] if fits else [])
         named = cast("dict[str, Any]", answer) if isinstance(answer, dict) else None
         group = default.group if named is None else named.get("group_size", default.group)
         if answer and module.weight.shape[-1] % group:
@@ -165,7 +169,7 @@ def open_conversion(
     steps = _steps(parameters(network), sources, casts, forms, indivisible)
     for step in steps:
         step.rows = stacked.get(id(step.source), ())
-        step.fits = step.form is not None and step.path in fitted
+        step.moments = moments.get(step.path) if step.form is not None else None
     outputs = [Output(name, tuple(array.shape), array.dtype) for name, array in parameters(network)]
     return Conversion(config, outputs, steps, int(utils.get_total_parameters(network)))
 

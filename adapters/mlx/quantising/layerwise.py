@@ -6,7 +6,7 @@ behind the last layer are put back in to get logits. A family whose layers give 
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
@@ -15,6 +15,7 @@ import mlx.core as mx
 from mlx.utils import tree_unflatten
 
 from adapters.mlx.runtime.arrays import clear_cache, evaluate, parameters
+from adapters.mlx.speculation.drafting import nn
 from domain.errors import ModelLoadFailed
 
 Weights = Callable[[str, mx.array], mx.array]
@@ -54,6 +55,7 @@ class Layerwise:
         self._prefixes = [f"{names[id(layer)]}." for layer in self.layers]
         self._index = {id(layer): at for at, layer in enumerate(self.layers)}
         self._base = mx.zeros((0,))
+        self._noted: dict[str, tuple[mx.array, int]] = {}
 
     def layer_of(self, path: str) -> int | None:
         """Returns the index of the layer that a module is in; None for one outside."""
@@ -79,10 +81,17 @@ class Layerwise:
         def put_back(_layer: Any, _real: Any, _x: mx.array, *_: Any, **__: Any) -> mx.array:
             return state
 
-        with self._intercepted(put_back), self._changed(variant, None):
+        notes = self._noting() if variant is None else nullcontext()
+        with self._intercepted(put_back), self._changed(variant, None), notes:
             logits = cast(mx.array, self._network(tokens[row : row + 1]))[0].astype(mx.float32)
             evaluate([logits])
         return logits
+
+    def moments(self, path: str) -> mx.array | None:
+        """Returns the mean square of each input of a linear layer, float32 [inputs], over what the network itself has
+        computed; None for another module, or before it was computed."""
+        noted = self._noted.get(path)
+        return None if noted is None else noted[0] / noted[1]
 
     def _compute(
         self,
@@ -94,7 +103,8 @@ class Layerwise:
         **kwargs: Any,
     ) -> mx.array:
         at = self._index[id(layer)]
-        after = real(layer, x, *args, **kwargs)
+        with self._noting():
+            after = real(layer, x, *args, **kwargs)
         if not isinstance(after, mx.array) or after.shape != x.shape:
             raise Unmeasurable("its layers give more than hidden states")
         evaluate([after])
@@ -149,6 +159,33 @@ class Layerwise:
         finally:
             for path, weight in kept.items():
                 self._modules[path].weight = weight
+
+    @contextmanager
+    def _noting(self) -> Generator[None]:
+        """Notes the inputs of linear layers, of experts too."""
+        names = {id(module): path for path, module in self._modules.items()}
+        kinds: set[Any] = {type(module) for module in self._modules.values() if hasattr(module, "to_quantized")}
+        real: dict[Any, Any] = {kind: kind.__call__ for kind in kinds if not issubclass(kind, nn.Embedding)}
+
+        def noting(kind: Any) -> Callable[..., Any]:
+            def called(module: Any, x: mx.array, *args: Any, **kwargs: Any) -> Any:
+                path = names.get(id(module))
+                if path is not None and x.shape[-1] == module.weight.shape[-1]:
+                    squares = mx.square(mx.reshape(x, (-1, x.shape[-1])).astype(mx.float32))
+                    total, count = self._noted.get(path, (mx.zeros((x.shape[-1],)), 0))
+                    self._noted[path] = total + mx.sum(squares, axis=0), count + squares.shape[0]
+                    evaluate([self._noted[path][0]])
+                return real[kind](module, x, *args, **kwargs)
+
+            return called
+
+        try:
+            for kind in real:
+                kind.__call__ = noting(kind)
+            yield
+        finally:
+            for kind in real:
+                kind.__call__ = real[kind]
 
     @contextmanager
     def _intercepted(self, call: Callable[..., mx.array]) -> Generator[None]:

@@ -35,7 +35,7 @@ from application.ports.quantiser import (
 )
 from domain.errors import DomainError, InvalidRequest, ModelLoadFailed, require
 from domain.memory.estimate import number
-from domain.models.quantisation import MEASURED, MIXED, Quantisation, QuantPlan, assigned, by_rules, mixed
+from domain.models.quantisation import MEASURED, MIXED, QuantPlan, assigned, by_rules, mixed
 from domain.models.weight_files import INDEX
 
 _QUANTISED = ("quantization", "quantization_config")
@@ -75,7 +75,8 @@ class MlxQuantiser:
         versions = {name: version(name) for name in ("mlx", "mlx-lm")}
         identity = json.dumps([digest.hex(), recipe, versions, conversion.config], sort_keys=True, default=str)
         work = out.parent / partial_name(out.name)
-        open_work(work, hashlib.sha256(identity.encode()).hexdigest())
+        wanted = {"source": order.source, **asdict(order.form), "recipe": order.recipe, "size": order.most_bytes}
+        open_work(work, hashlib.sha256(identity.encode()).hexdigest(), wanted)
         weight_map = self._write(conversion, work, report)
         for name, tensors in beside.items():
             if not (work / name).exists():
@@ -112,27 +113,18 @@ class MlxQuantiser:
         folder = Path(order.source)
         config = read_config(folder)
         _check(folder, config, order)
-        find = self._recipe(order, report)
         try:
-            return open_conversion(folder, order.use, order.form, find, fits=order.recipe == MEASURED)
+            if order.recipe == MEASURED:
+                return self._measured(order, report)
+            return open_conversion(folder, order.use, order.form, _recipe(order))
         except DomainError:
             raise
         except Exception as error:
             raise ModelLoadFailed(f"{folder} cannot be quantised: {str(error) or type(error).__name__}") from error
 
-    def _recipe(self, order: QuantOrder, report: Report) -> FindRecipe | None:
-        if not order.recipe:
-            return None
-        if order.recipe in MIXED:
-            return lambda paths, num_layers: mixed(order.recipe, order.form.group, paths, num_layers)
-        if order.recipe == MEASURED:
-            require(order.form.mode == "affine", "mode", f"must be affine with the recipe {MEASURED}")
-            forms = self._measured(order, report)
-            return lambda _paths, _num_layers: lambda path: forms.get(path, order.form)
-        return lambda _paths, _num_layers: by_rules(order.rules, order.form)
-
-    def _measured(self, order: QuantOrder, report: Report) -> dict[str, Quantisation]:
-        """The form of every matrix that the family leaves to a recipe."""
+    def _measured(self, order: QuantOrder, report: Report) -> Conversion:
+        """The forms of all matrices that the family leaves to a recipe follow from their sensitivities."""
+        require(order.form.mode == "affine", "mode", f"must be affine with the recipe {MEASURED}")
         folder = Path(order.source)
         plain = open_conversion(folder, order.use, order.form)
         matrices = [
@@ -140,23 +132,28 @@ class MlxQuantiser:
             for step in plain.steps
             if step.source is not None and step.form == order.form
         ]
-        file = None if self._memory_dir is None else self._memory_dir / "sensitivities.json"
+        kept = None if self._memory_dir is None else self._memory_dir / "sensitivities"
         rows = self._rows(folder, self._texts[0])
         paths = [matrix.path for matrix in matrices]
         named = json.dumps([digest_folder(folder, self._memory_dir).hex(), paths, rows])
         key = hashlib.sha256(named.encode()).hexdigest()
-        losses = sensitivity.recall(file, key)
-        if losses is None:
-            losses = sensitivity.measure(
+        found = sensitivity.recall(kept, key)
+        if found is None:
+            found = sensitivity.measure(
                 *(folder, order.use, matrices, rows),
                 lambda done, total: report(QuantProgress(QuantPhase.MEASURING, done, total)),
             )
-            sensitivity.remember(file, key, losses)
+            sensitivity.remember(kept, key, found)
         most_bytes = uniform = sum(matrix.bytes_in(order.form) for matrix in matrices)
         if order.most_bytes is not None:
             beside = [one.num_bytes for tensors in self._beside(order, plain).values() for one in tensors.values()]
             most_bytes = order.most_bytes + uniform - sum(output.num_bytes for output in plain.outputs) - sum(beside)
-        return assigned(sensitivity.as_parts(losses, matrices), most_bytes)
+        forms = assigned(found.parts(matrices), most_bytes)
+        return open_conversion(
+            *(folder, order.use, order.form),
+            lambda _paths, _num_layers: lambda path: forms.get(path, order.form),
+            found.moments,
+        )
 
     def _planned(self, order: QuantOrder, conversion: Conversion) -> QuantPlan:
         beside = [stored for tensors in self._beside(order, conversion).values() for stored in tensors.items()]
@@ -223,6 +220,14 @@ class MlxQuantiser:
         if length < 2:
             raise ModelLoadFailed(f"{folder}: its tokenizer makes no tokens of a text")
         return [row[:length] for row in rows]
+
+
+def _recipe(order: QuantOrder) -> FindRecipe | None:
+    if not order.recipe:
+        return None
+    if order.recipe in MIXED:
+        return lambda paths, num_layers: mixed(order.recipe, order.form.group, paths, num_layers)
+    return lambda _paths, _num_layers: by_rules(order.rules, order.form)
 
 
 def _check(folder: Path, config: Mapping[str, Any], order: QuantOrder) -> None:

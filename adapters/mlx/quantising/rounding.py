@@ -1,8 +1,9 @@
 """Matrices to fewer bits and back: as MLX does it, or with ranges that lose less.
 
 MLX's affine form spans each group from its least to its largest value. A narrower range cuts a few values and rounds
-all others more finely: of SHARES, each group gets the one with the least squared error, which MLX then quantises as it
-stands.
+all others more finely: of SHARES, each group gets the one with the least error, which MLX then quantises as it stands.
+An error counts by the mean square of the input that it is multiplied with, its *moment*: some inputs of a language
+model are a hundred times as large as the rest. Without moments narrower ranges lose more than they save.
 """
 
 from typing import Any, cast
@@ -11,21 +12,22 @@ import mlx.core as mx
 
 from domain.models.quantisation import Quantisation
 
-SHARES = (1.0, 0.96, 0.92, 0.88, 0.84, 0.8, 0.75, 0.7)
-"""At 4 bits they save 9 % of the squared error of SmolLM2's matrices, at 3 bits 14 %, at 2 bits 20 %."""
+SHARES = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7, 0.6)
+"""With moments they lower the KL of SmolLM2-135M by 20 % at 4 bits; without, they raise it by 19 %."""
 
 _mx: Any = mx
 
 
-def quantised(weight: mx.array, form: Quantisation, *, fits: bool = False) -> list[mx.array]:
-    """Returns weight, scales, and biases where the form has them, along the last axis. `fits`: with fitted ranges."""
-    source = fitted(weight, form) if fits else weight
+def quantised(weight: mx.array, form: Quantisation, moments: mx.array | None = None) -> list[mx.array]:
+    """Returns weight, scales, and biases where the form has them, along the last axis. `moments`: float32 [length of a
+    row], for fitted ranges; None for MLX's own."""
+    source = weight if moments is None else fitted(weight, form, moments)
     return list(_mx.quantize(source, form.group, form.bits, mode=form.mode))
 
 
-def dequantised(weight: mx.array, form: Quantisation, *, fits: bool = False) -> mx.array:
+def dequantised(weight: mx.array, form: Quantisation, moments: mx.array | None = None) -> mx.array:
     """Returns a matrix with the values that it has once it is quantised."""
-    return expanded(quantised(weight, form, fits=fits), form)
+    return expanded(quantised(weight, form, moments), form)
 
 
 def expanded(parts: list[mx.array], form: Quantisation) -> mx.array:
@@ -33,14 +35,20 @@ def expanded(parts: list[mx.array], form: Quantisation) -> mx.array:
     return cast(mx.array, _mx.dequantize(*parts, group_size=form.group, bits=form.bits, mode=form.mode))
 
 
-def fitted(weight: mx.array, form: Quantisation) -> mx.array:
+def fitted(weight: mx.array, form: Quantisation, moments: mx.array) -> mx.array:
     """Returns the matrix with each group cut to its best range."""
-    groups = mx.reshape(weight, (-1, form.group))
-    low, high = mx.min(groups, axis=1, keepdims=True), mx.max(groups, axis=1, keepdims=True)
+    in_groups = (*weight.shape[:-1], weight.shape[-1] // form.group, form.group)
+
+    def grouped(array: mx.array) -> mx.array:
+        return mx.reshape(array, in_groups)
+
+    groups = grouped(weight)
+    low, high = mx.min(groups, axis=-1, keepdims=True), mx.max(groups, axis=-1, keepdims=True)
     best, least = groups, mx.full(low.shape, float("inf"), dtype=mx.float32)
     for share in SHARES:
         cut = mx.clip(groups, share * low, share * high)
-        back = dequantised(cut, form)
-        error = mx.sum(mx.square((back - groups).astype(mx.float32)), axis=1, keepdims=True)
+        back = dequantised(mx.reshape(cut, weight.shape), form)
+        squares = mx.square((back - weight).astype(mx.float32)) * moments
+        error = mx.sum(grouped(squares), axis=-1, keepdims=True)
         best, least = mx.where(error < least, cut, best), mx.minimum(error, least)
     return mx.reshape(best, weight.shape)

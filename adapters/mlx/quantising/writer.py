@@ -1,6 +1,6 @@
 """The files of a quantised model, written so that a kill at any moment loses at most one shard's work.
 
-    .NAME.quantising/quantise.json               the plan's digest: what is there is of this plan, or is removed
+    .NAME.quantising/quantise.json               the plan's digest and the order: what is there is of it, or is removed
     .NAME.quantising/model-0000i-of-n.part       the shard that is being written
     .NAME.quantising/model-0000i-of-n.safetensors  whole, synced, then renamed: never written again
     .NAME.quantising/ ... index, config.json     last
@@ -62,18 +62,19 @@ def shard_name(index: int, count: int) -> str:
     return "model.safetensors" if count == 1 else f"model-{index + 1:05d}-of-{count:05d}.safetensors"
 
 
-def open_work(work: Path, digest: str) -> None:
-    """Makes the folder of a plan, or continues it; what another plan left there is removed. Raises OSError."""
+def open_work(work: Path, digest: str, order: Mapping[str, Any]) -> None:
+    """Makes the folder of a plan, or continues it; what another plan left there is removed. `order`: for a reader.
+    Raises OSError."""
     journal = work / JOURNAL
     try:
-        if json.loads(journal.read_text()) == {"plan": digest}:
+        if json.loads(journal.read_text())["plan"] == digest:
             return
-    except (OSError, ValueError):
+    except (OSError, ValueError, KeyError, TypeError):
         pass
     if work.exists():
         shutil.rmtree(work)
     work.mkdir(parents=True)
-    write_file(journal, json.dumps({"plan": digest}).encode())
+    write_file(journal, json.dumps({"plan": digest, "order": order}, default=str).encode())
 
 
 def write_file(path: Path, content: bytes) -> None:

@@ -61,7 +61,7 @@ def test_a_copy_stopped_at_every_step_is_that_of_one_run(tmp_path: Path) -> None
 
 def test_whole_shards_are_not_written_again(tmp_path: Path) -> None:
     folder, work = write_folder("llama", tmp_path / "source"), tmp_path / "work"
-    open_work(work, "a plan")
+    open_work(work, "a plan", {})
 
     def write(until: int | None) -> None:
         made = open_conversion(folder, PLAIN_USE, Quantisation())

@@ -66,8 +66,9 @@ def test_rules_of_a_file_decide_in_their_order() -> None:
     "rules", [[], {"*": True}, {"*": {"bit": 4}}, {"*": {"bits": 7}}, {"*": {"bits": "4"}}, {"*": None}]
 )
 def test_a_file_without_forms_is_refused(rules: object) -> None:
-    with pytest.raises(InvalidRequest):
+    with pytest.raises(InvalidRequest) as refused:
         by_rules(rules, Quantisation())
+    assert refused.value.param == "recipe"
 
 
 def test_a_mixed_recipe_needs_down_projections() -> None:
