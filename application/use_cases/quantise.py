@@ -256,7 +256,7 @@ class Quantise:
     def _check_room(self, plan: QuantPlan) -> None:
         """The engine counts what other processes leave, so that the process's memory is the ledger's, too: this only
         refuses to begin where it would take what loaded models and running requests need."""
-        available, needed = self._models.free_bytes, plan.step_bytes + PROCESS_BYTES
+        available, needed = self._models.free_bytes, max(plan.step_bytes, plan.pass_bytes) + PROCESS_BYTES
         if available is not None and available < needed:
             raise InvalidRequest(
                 f"{format_bytes(needed)} of memory are needed, and {format_bytes(available)} are free: unload a model"

@@ -211,13 +211,15 @@ class PlannedMatrix:
 @dataclass(frozen=True, slots=True)
 class QuantPlan:
     """Everything that quantising a model would write. `copied`: the names of tensors beside the network, such as
-    those of a tower or a head for several tokens, and `copied_bytes`. `free_bytes`: on the disk; None if unknown."""
+    those of a tower or a head for several tokens, and `copied_bytes`. `free_bytes`: on the disk; None if unknown.
+    `pass_bytes`: the most memory of measuring or comparing: the source's largest layer, and what is outside all."""
 
     matrices: tuple[PlannedMatrix, ...]
     num_shards: int = 1
     copied: tuple[str, ...] = ()
     copied_bytes: int = 0
     free_bytes: int | None = None
+    pass_bytes: int = 0
 
     @property
     def num_bytes(self) -> int:

@@ -18,16 +18,13 @@ import mlx.core as mx
 from mlx.utils import tree_unflatten
 
 from adapters.mlx.loading.network import open_network
-from adapters.mlx.quantising.rounding import quantised
+from adapters.mlx.quantising.rounding import PIECE_BYTES, quantised, runs_of
 from adapters.mlx.runtime.arrays import clear_cache, evaluate, parameters
 from adapters.mlx.runtime.mlx_lm import mlx_lm_module
 from adapters.mlx.speculation.drafting import nn
 from adapters.mlx.speculation.heads import text_model
 from domain.models.capability import ModelUse
 from domain.models.quantisation import PlannedMatrix, Quantisation, Recipe
-
-PIECE_BYTES = 4 * 2**20
-"""The bytes of a matrix that are cast and quantised at once."""
 
 _PIECE_COPIES = 40
 """The memory of quantising a piece, in pieces, at most: 39 for nvfp4, 21 for mxfp4 and 2 for affine on a CPU."""
@@ -86,7 +83,7 @@ class Step:
         while parts:
             part = parts.pop()
             evaluate([part])
-            for run in _runs(part):
+            for run in runs_of(part):
                 piece = self._made(run)
                 evaluate(piece)
                 yield piece
@@ -98,15 +95,6 @@ class Step:
             return [mx.contiguous(run.astype(self.cast))]
         made = quantised(run.astype(self.cast), self.form, self.moments)
         return [mx.contiguous(array) for array in made]
-
-
-def _runs(array: mx.array) -> Iterator[mx.array]:
-    if array.ndim < 2 or array.nbytes <= PIECE_BYTES:
-        yield array
-        return
-    num_rows = max(1, PIECE_BYTES * array.shape[0] // array.nbytes)
-    for start in range(0, array.shape[0], num_rows):
-        yield array[start : start + num_rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +149,7 @@ def open_conversion(
 
     nn.quantize(network, default.group, default.bits, mode=default.mode, class_predicate=wanted)
     config |= {"quantization": table, "quantization_config": table}
-    modules = [(path, module) for path, module in network.named_modules() if hasattr(module, "group_size")]
+    modules = [(path, module) for path, module in network.named_modules() if "scales" in module]
     forms = {
         path: Quantisation(getattr(module, "mode", "affine"), module.bits, module.group_size)
         for path, module in modules

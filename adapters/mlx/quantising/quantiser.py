@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -37,6 +38,8 @@ from domain.errors import DomainError, InvalidRequest, ModelLoadFailed, require
 from domain.memory.estimate import number
 from domain.models.quantisation import MEASURED, MIXED, QuantPlan, assigned, by_rules, mixed
 from domain.models.weight_files import INDEX
+
+_LAYER = re.compile(r".*?\.\d+\.")
 
 _QUANTISED = ("quantization", "quantization_config")
 
@@ -165,6 +168,7 @@ class MlxQuantiser:
             tuple(sorted(name for name, _ in beside)),
             sum(stored.num_bytes for _, stored in beside),
             shutil.disk_usage(near).free,
+            _pass_bytes(conversion) if order.checks or order.recipe == MEASURED else 0,
         )
 
     def _beside(self, order: QuantOrder, conversion: Conversion) -> dict[str, Any]:
@@ -220,6 +224,18 @@ class MlxQuantiser:
         if length < 2:
             raise ModelLoadFailed(f"{folder}: its tokenizer makes no tokens of a text")
         return [row[:length] for row in rows]
+
+
+def _pass_bytes(conversion: Conversion) -> int:
+    """A layer is held twice, for a variant of one of its matrices is put together beside it."""
+    layers, outside = dict[str, int](), 0
+    for step in conversion.steps:
+        num_bytes = 0 if step.source is None else step.source.nbytes
+        if found := _LAYER.match(step.path):
+            layers[found[0]] = layers.get(found[0], 0) + num_bytes
+        else:
+            outside += num_bytes
+    return 2 * max(layers.values(), default=0) + 2 * outside
 
 
 def _recipe(order: QuantOrder) -> FindRecipe | None:

@@ -17,7 +17,7 @@ import mlx.core as mx
 
 from adapters.mlx.loading.network import cast_network, open_network
 from adapters.mlx.quantising.layerwise import Layerwise, Variant, qualities
-from adapters.mlx.quantising.rounding import dequantised
+from adapters.mlx.quantising.rounding import dequantised, rounded
 from adapters.mlx.runtime.arrays import token_array
 from domain.models.capability import ModelUse
 from domain.models.quantisation import BITS, GROUPS, Part, Quantisation
@@ -101,7 +101,7 @@ def measure(
         moments = layers.moments(path)
         if path not in errors:
             errors[path] = _errors(weight, moments)
-        return dequantised(weight, _measured_form(weight), moments)
+        return rounded(weight, _measured_form(weight), moments)
 
     layers.variants = [Variant(paths, fewer) for paths in parts]
     tokens = mx.stack([token_array(row) for row in rows])

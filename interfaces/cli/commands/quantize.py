@@ -182,7 +182,7 @@ def _show_plan(out: str, plan: QuantPlan, as_json: bool) -> None:
     typer.echo(f"weights          {format_bytes(plan.num_bytes)}, {plan.bits_per_weight:.2f} bits each: {share}")
     if plan.copied:
         typer.echo(f"copied as it is  {len(plan.copied)} tensors, {format_bytes(plan.copied_bytes)}")
-    typer.echo(f"most memory      {format_bytes(plan.step_bytes)} beside the process")
+    typer.echo(f"most memory      {format_bytes(max(plan.step_bytes, plan.pass_bytes))} beside the process")
     if plan.free_bytes is not None:
         typer.echo(f"disk             {format_bytes(plan.free_bytes)} free")
 

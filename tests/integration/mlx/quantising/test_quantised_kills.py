@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from adapters.mlx.quantising import conversion, quantiser, writer
+from adapters.mlx.quantising import quantiser, rounding, writer
 from adapters.mlx.quantising.conversion import open_conversion
 from adapters.mlx.quantising.writer import ShardWriter, open_work, shards_of
 from application.ports.quantiser import QuantPhase, QuantProgress, partial_name
@@ -34,7 +34,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many shards, matrices that end in the middle of one, and pieces of a few rows."""
     monkeypatch.setattr(quantiser, "shards_of", lambda outputs: shards_of(outputs, SHARD_BYTES))
-    monkeypatch.setattr(conversion, "PIECE_BYTES", 3_000)
+    monkeypatch.setattr(rounding, "PIECE_BYTES", 3_000)
 
 
 def test_a_copy_stopped_at_every_step_is_that_of_one_run(tmp_path: Path) -> None:
