@@ -66,49 +66,54 @@ class MlxQuantiser:
 
     def run(self, order: QuantOrder, report: Report) -> QuantReceipt:
         folder, out = Path(order.source), Path(order.out)
-        if out.exists():
+        if out.exists() or out.is_symlink():
             raise InvalidRequest(f"{out} exists: remove it, or choose another name", param="out")
         digest = digest_folder(
             folder, self._memory_dir, lambda _, done, total: report(QuantProgress(QuantPhase.READING, done, total))
         )
         conversion = self._opened(order, report)
-        plan, beside = self._planned(order, conversion), self._beside(order, conversion)
+        plan = self._planned(order, conversion)
         forms = {matrix.path: str(matrix.form) for matrix in plan.matrices if matrix.form}
         recipe = {"form": asdict(order.form), "recipe": order.recipe, "forms": forms}
         versions = {name: version(name) for name in ("mlx", "mlx-lm")}
         identity = json.dumps([digest.hex(), recipe, versions, conversion.config], sort_keys=True, default=str)
         work = out.parent / partial_name(out.name)
         wanted = {"source": order.source, **asdict(order.form), "recipe": order.recipe, "size": order.most_bytes}
-        open_work(work, hashlib.sha256(identity.encode()).hexdigest(), wanted)
+        with open_work(work, hashlib.sha256(identity.encode()).hexdigest(), wanted):
+            self._fill(work, order, conversion, report)
+            quality, note = self._compared(order, work, conversion, report) if order.checks else (None, "")
+            receipt = {
+                "source": {"folder": str(folder), "digest": digest.hex(), "weights": list(weights_of(folder).all)},
+                "cairn": installed_version(),
+                "versions": versions,
+                **recipe,
+                "bits_per_weight": round(plan.bits_per_weight, 4),
+                "bytes": plan.num_bytes,
+                "copied": plan.copied,
+                "quality": asdict(quality) if quality else None,
+                "note": note,
+            }
+            write_file(work / RECEIPT, json.dumps(receipt, indent=2).encode())
+            _sync_files(work)
+            work.rename(out)
+            sync_folder(out.parent)
+            (out / JOURNAL).unlink()
+        return QuantReceipt(plan, quality, note)
+
+    def _fill(self, work: Path, order: QuantOrder, conversion: Conversion, report: Report) -> None:
+        """Writes everything but the receipt; the index and config.json last."""
+        beside = self._beside(order, conversion)
         weight_map = self._write(conversion, work, report)
         for name, tensors in beside.items():
             if not (work / name).exists():
                 copy_tensors(tensors, work / f"{name}.part")
                 (work / f"{name}.part").rename(work / name)
         weight_map |= dict.fromkeys(beside.get(TOWER, ()), TOWER)
-        copy_files(folder, work)
+        copy_files(Path(order.source), work)
         num_bytes = sum(output.num_bytes for output in conversion.outputs)
         write_file(work / INDEX, index_of(weight_map, num_bytes, conversion.num_parameters))
-        utils, has_tower = mlx_lm_module("utils"), TOWER in beside or _holds_tower(conversion)
-        utils.save_config(dict(conversion.config), work / "config.json", keep_vision_config=has_tower)
-        quality, note = self._compared(order, work, conversion, report) if order.checks else (None, "")
-        receipt = {
-            "source": {"folder": str(folder), "digest": digest.hex(), "weights": list(weights_of(folder).all)},
-            "cairn": installed_version(),
-            "versions": versions,
-            **recipe,
-            "bits_per_weight": round(plan.bits_per_weight, 4),
-            "bytes": plan.num_bytes,
-            "copied": {name: sorted(tensors) for name, tensors in beside.items()},
-            "quality": asdict(quality) if quality else None,
-            "note": note,
-        }
-        write_file(work / RECEIPT, json.dumps(receipt, indent=2).encode())
-        (work / JOURNAL).unlink()
-        _sync_files(work)
-        work.rename(out)
-        sync_folder(out.parent)
-        return QuantReceipt(plan, quality, note)
+        has_tower = TOWER in beside or _holds_tower(conversion)
+        mlx_lm_module("utils").save_config(dict(conversion.config), work / "config.json", keep_vision_config=has_tower)
 
     # ---- the plan --------------------------------------------------------------------------------------------------
 

@@ -10,10 +10,12 @@ A shard has the names, the sizes and the limit of mlx-lm's `save_model`. Its hea
 that every tensor has its place before any is computed.
 """
 
+import fcntl
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ import mlx.core as mx
 from adapters.mlx.quantising.beside import header_of
 from adapters.mlx.quantising.conversion import Output, Step
 from adapters.mlx.runtime.arrays import byte_view
+from domain.errors import InvalidRequest
 
 SHARD_BYTES = 5 * 2**30
 """mlx-lm's."""
@@ -62,19 +65,32 @@ def shard_name(index: int, count: int) -> str:
     return "model.safetensors" if count == 1 else f"model-{index + 1:05d}-of-{count:05d}.safetensors"
 
 
-def open_work(work: Path, digest: str, order: Mapping[str, Any]) -> None:
-    """Makes the folder of a plan, or continues it; what another plan left there is removed. `order`: for a reader.
-    Raises OSError."""
-    journal = work / JOURNAL
+@contextmanager
+def open_work(work: Path, digest: str, order: Mapping[str, Any]) -> Generator[None]:
+    """Holds the folder of a plan, new or to be continued; what another plan left there is removed. `order`: for a
+    reader. Raises OSError, and InvalidRequest while another process holds it."""
+    work.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(work, os.O_RDONLY)
     try:
-        if json.loads(journal.read_text())["plan"] == digest:
-            return
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InvalidRequest(f"{work} is in use: another process makes this copy", param="out") from None
+        journal = work / JOURNAL
+        if _plan_in(journal) != digest:
+            for path in work.iterdir():
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+            write_file(journal, json.dumps({"plan": digest, "order": order}, default=str).encode())
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _plan_in(journal: Path) -> object:
+    try:
+        return json.loads(journal.read_text())["plan"]
     except (OSError, ValueError, KeyError, TypeError):
-        pass
-    if work.exists():
-        shutil.rmtree(work)
-    work.mkdir(parents=True)
-    write_file(journal, json.dumps({"plan": digest, "order": order}, default=str).encode())
+        return None
 
 
 def write_file(path: Path, content: bytes) -> None:

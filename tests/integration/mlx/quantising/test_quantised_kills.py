@@ -13,6 +13,7 @@ from adapters.mlx.quantising import quantiser, rounding, writer
 from adapters.mlx.quantising.conversion import open_conversion
 from adapters.mlx.quantising.writer import ShardWriter, open_work, shards_of
 from application.ports.quantiser import QuantPhase, QuantProgress, partial_name
+from domain.errors import InvalidRequest
 from domain.models.capability import PLAIN_USE
 from domain.models.quantisation import Quantisation
 from tests.support.effort import drawn
@@ -27,7 +28,9 @@ class Stop(Exception):
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    """A kill right behind the last renaming leaves the journal."""
+    found = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != writer.JOURNAL]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in found}
 
 
 @pytest.fixture(autouse=True)
@@ -61,14 +64,14 @@ def test_a_copy_stopped_at_every_step_is_that_of_one_run(tmp_path: Path) -> None
 
 def test_whole_shards_are_not_written_again(tmp_path: Path) -> None:
     folder, work = write_folder("llama", tmp_path / "source"), tmp_path / "work"
-    open_work(work, "a plan", {})
 
     def write(until: int | None) -> None:
         made = open_conversion(folder, PLAIN_USE, Quantisation())
-        files = ShardWriter(work, shards_of(made.outputs, SHARD_BYTES), lambda _: None)
-        for step in made.steps[:until]:
-            files.write(step)
-        files.close()
+        with open_work(work, "a plan", {}):
+            files = ShardWriter(work, shards_of(made.outputs, SHARD_BYTES), lambda _: None)
+            for step in made.steps[:until]:
+                files.write(step)
+            files.close()
 
     write(8)
     first = {path.name: path.stat().st_ino for path in work.glob("*.safetensors")}
@@ -90,6 +93,17 @@ def test_what_another_plan_left_is_removed(tmp_path: Path) -> None:
     copied(folder, tmp_path / "copy")
     copied(folder, tmp_path / "whole")
     assert contents(tmp_path / "copy") == contents(tmp_path / "whole")
+
+
+def test_a_copy_that_another_process_makes_is_left_alone(tmp_path: Path) -> None:
+    folder = write_folder("llama", tmp_path / "source")
+    with open_work(tmp_path / partial_name("copy"), "a plan", {}):
+        kept = tmp_path / partial_name("copy") / "model.safetensors.part"
+        kept.write_bytes(b"being written")
+        with pytest.raises(InvalidRequest, match="another process"):
+            copied(folder, tmp_path / "copy")
+        assert kept.read_bytes() == b"being written"
+    copied(folder, tmp_path / "copy")
 
 
 KILLED = """
