@@ -7,34 +7,37 @@ Whole shards of a cancelled or failed copy stay, and the same order continues th
 """
 
 import asyncio
-import json
 import logging
+import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import count
 from pathlib import Path
 from threading import Event
-from typing import Any, cast
+from typing import Any, TypeVar
 
-from application.ports.quantiser import (
-    RECEIPT,
-    Quantiser,
-    QuantOrder,
-    QuantPhase,
-    QuantProgress,
-    QuantReceipt,
-    name_of_partial,
-    partial_name,
-)
+from application.events import FaultObserved
+from application.ports.clock import Clock
+from application.ports.event_sink import EventSink
+from application.ports.quantiser import Quantiser, QuantOrder, QuantPhase, QuantProgress, QuantReceipt
 from application.services.lane import Lane
-from application.use_cases.models import ModelEntry, Models
+from application.services.quantised_copies import QuantCopy, copies_in, is_same_folder
+from application.use_cases.models import Models
 from domain.byte_size import format_bytes
-from domain.errors import DomainError, InvalidRequest, ModelNotFound, RequestNotFound, require
+from domain.errors import (
+    DomainError,
+    InvalidRequest,
+    ModelLoadFailed,
+    ModelNotFound,
+    RequestNotFound,
+    ServerUnavailable,
+    require,
+)
 from domain.ids import ModelId
 from domain.models.model_card import ModelSource
-from domain.models.quantisation import MEASURED, MIXED, MODES, Quantisation, QuantPlan
+from domain.models.quantisation import MEASURED, MIXED, MODES, Quantisation, QuantPlan, by_rules
 from domain.models.residency import Residence
 from domain.printable import printable
 
@@ -44,7 +47,19 @@ PROCESS_BYTES = 512 * 2**20
 MAX_JOBS = 16
 """The jobs that are remembered, the last ones."""
 
+MAX_RULES = 256
+
+_MAX_BASE_CHARS = 95
+
+_RULES = "rules"
+"""The recipe's name where only its rules are given."""
+
+_NAME = re.compile(r"(?!.*\.\.)[A-Za-z0-9_][A-Za-z0-9_.,+=@~-]{0,95}")
+"""A name by which a folder is listed among the models."""
+
 _log = logging.getLogger("cairn")
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,21 +79,28 @@ class QuantWish:
 
     def order(self, source: ModelSource, directory: str) -> QuantOrder:
         """Returns the order for a model, whose copy goes to a folder below `directory`. Raises InvalidRequest."""
-        recipe = self.recipe or (MEASURED if self.most_bytes is not None else "")
-        require(
-            recipe in ("", MEASURED, *MIXED) or bool(self.rules),
-            "recipe",
-            f"must be {MEASURED}, {', '.join(MIXED)}, or a file",
-        )
+        recipe = self.recipe or (MEASURED if self.most_bytes is not None else _RULES if self.rules else "")
+        named = (MEASURED, *MIXED)
+        require(recipe in ("", *named) or bool(self.rules), "recipe", f"must be {', '.join(named)}, or a file")
+        require(not self.rules or recipe not in named, "recipe", f"is {recipe}, which takes no rules")
+        require(len(self.rules) <= MAX_RULES, "recipe", f"has more than {MAX_RULES} rules")
+        try:
+            by_rules(self.rules, self.form)
+        except InvalidRequest as error:
+            if error.param == "recipe":
+                raise
+            raise InvalidRequest(f"recipe has a rule whose {error.message}", param="recipe") from None
         require(self.most_bytes is None or recipe == MEASURED, "size", f"needs the recipe {MEASURED}")
-        require(
-            not recipe or self.form.mode == "affine" or bool(self.rules),
-            "mode",
-            f"must be affine with the recipe {recipe}",
-        )
-        require(not source.adapter, "model", f"{source.id} has an adapter: quantise the model without it")
+        require(recipe not in named or self.form.mode == "affine", "mode", f"must be affine with the recipe {recipe}")
+        if why := why_not_quantised(source):
+            raise InvalidRequest(f"{source.id} {why}", param="model")
         name = self.name or _name(source, self.form, recipe, self.most_bytes)
-        require(_is_plain(name), "name", "must be a plain name without a slash")
+        require(
+            _NAME.fullmatch(name) is not None,
+            "name",
+            "must be at most 96 letters, digits and _.,+=@~- without two dots in a row, and begin with a letter, a"
+            " digit or _",
+        )
         require(bool(directory), "model.dirs", "names no folder for the copy: add one, or give a folder")
         out = Path(directory).expanduser().absolute() / name
         if out.exists():
@@ -100,12 +122,20 @@ def _name(source: ModelSource, form: Quantisation, recipe: str, most_bytes: int 
         how = format_bytes(most_bytes).replace(" ", "")
     if form.group != MODES[form.mode][0]:
         how += f"-g{form.group}"
-    base = Path(source.id).name or "model"
-    return "-".join(filter(None, (base, how, Path(recipe).stem)))
+    end = "-".join(filter(None, (how, Path(recipe).stem)))
+    base = re.sub(r"(?:[^A-Za-z0-9_.]|\.{2,})+", "-", Path(source.id).name).strip("-.")[: _MAX_BASE_CHARS - len(end)]
+    return f"{base or 'model'}-{end}"
 
 
-def _is_plain(name: str) -> bool:
-    return printable(name) == name and not name.startswith(".") and not {"/", "\\", "\0"} & set(name)
+def why_not_quantised(source: ModelSource) -> str:
+    """Returns the reason why a model has no quantised copies, as far as the list of models tells; else empty."""
+    if source.adapter:
+        return "has an adapter: quantise the model without it"
+    if source.form.bits and source.form.bits not in (16, 32):
+        return f"is quantised already ({source.form.quantization}): quantise a source in bfloat16, float16 or float32"
+    if source.use.is_encoder:
+        return "is an encoder, which is small and computed in full precision"
+    return ""
 
 
 class JobState(Enum):
@@ -122,17 +152,24 @@ class _Stopped(Exception):
 
 @dataclass(slots=True)
 class QuantJob:
-    """`problem`: of a failed one. `receipt`: of a finished one. `end`: None while it runs."""
+    """`plan`: None before a measured one is known. `problem`: of a failed one. `receipt`: of a finished one. `end`:
+    None while it runs."""
 
     id: int
     model: ModelId
-    name: str
+    wish: QuantWish
     order: QuantOrder
+    plan: QuantPlan | None = None
     progress: QuantProgress = QuantProgress(QuantPhase.READING)
     problem: str = ""
     receipt: QuantReceipt | None = None
     end: JobState | None = None
     stop: Event = field(default_factory=Event)
+
+    @property
+    def name(self) -> str:
+        """The copy's."""
+        return Path(self.order.out).name
 
     @property
     def state(self) -> JobState:
@@ -145,27 +182,22 @@ class QuantJob:
         self.progress = now
 
 
-@dataclass(frozen=True, slots=True)
-class QuantCopy:
-    """A copy in the model folder. `is_partial`: what a stopped job left, to be continued or removed."""
-
-    name: str
-    num_bytes: int
-    is_partial: bool
-    receipt: Mapping[str, Any] = field(default_factory=dict[str, Any])
-
-
 class Quantise:
-    """Event loop only. `directory`: the folder of the copies, empty for none."""
+    """Event loop only. `quantiser`: None where the models are toys. `directory`: the folder of the copies, empty for
+    none."""
 
-    def __init__(self, quantiser: Quantiser, models: Models, directory: str) -> None:
+    def __init__(
+        self, quantiser: Quantiser | None, directory: str, models: Models, events: EventSink, clock: Clock
+    ) -> None:
         self._quantiser, self._models = quantiser, models
         self._directory = str(Path(directory).expanduser().absolute()) if directory else ""
+        self._events, self._clock = events, clock
         self._lane, self._folders = Lane("quantise", 1), Lane("quantised copies", 1)
         self._jobs: list[QuantJob] = []
         self._numbers = count(1)
         self._task: asyncio.Task[None] | None = None
         self._is_planning = False
+        self._removed: set[str] = set()
 
     def close(self) -> None:
         """Stops the job, which is not waited for."""
@@ -180,34 +212,34 @@ class Quantise:
         """The jobs since the start, the last first."""
         return self._jobs[::-1]
 
+    def is_being_made(self, name: str) -> bool:
+        return any(job.name == name and job.end is None for job in self._jobs)
+
+    async def sources(self) -> list[tuple[ModelSource, str]]:
+        """Returns the models, each with the reason why it has no quantised copies; empty if it may have."""
+        return [(entry.source, why_not_quantised(entry.source)) for entry in await self._models.all()]
+
     async def plan(self, id: ModelId, wish: QuantWish) -> tuple[QuantOrder, QuantPlan]:
         """Returns what a job would write. A measured recipe measures the model first, which takes a job. Raises
         InvalidRequest, ModelNotFound, ModelLoadFailed."""
-        self._check_none_runs()
-        source = (await self._entry(id)).source
-        order = wish.order(source, self._directory)
+        source, order = await self._order(id, wish)
         if order.recipe == MEASURED:
             raise InvalidRequest(f"recipe {MEASURED} is planned by its job: start it", param="recipe")
-        self._is_planning = True
-        try:
-            plan = await self._lane.run(self._quantiser.plan, order, lambda _: None)
-        finally:
-            self._is_planning = False
-        wish.check(plan, source)
-        return order, plan
+        return order, await self._planned(order, wish, source)
 
     async def start(self, id: ModelId, wish: QuantWish) -> QuantJob:
         """Begins a job. Raises as `plan`, and InvalidRequest where memory has no room beside loaded models."""
-        self._check_none_runs()
-        source = (await self._entry(id)).source
-        order = wish.order(source, self._directory)
+        source, order = await self._order(id, wish)
+        plan = None
         if order.recipe != MEASURED:
-            _, plan = await self.plan(id, wish)
+            plan = await self._planned(order, wish, source)
             self._check_room(plan)
         self._check_none_runs()
-        job = QuantJob(next(self._numbers), id, Path(order.out).name, order)
-        self._jobs = [*self._jobs, job][-MAX_JOBS:]
-        self._task = asyncio.create_task(self._run(job, wish, source))
+        job = QuantJob(next(self._numbers), id, wish, order, plan)
+        if job.name in self._removed:
+            raise InvalidRequest(f"{job.name} is being removed: try again", param="name")
+        self._jobs = [*(one for one in self._jobs if one.name != job.name), job][-MAX_JOBS:]
+        self._task = asyncio.create_task(self._run(job, source))
         return job
 
     def cancel(self, number: int) -> QuantJob:
@@ -220,32 +252,53 @@ class Quantise:
 
     async def copies(self) -> list[QuantCopy]:
         """Returns the copies in the model folder, whole and partial."""
-        return await self._folders.run(_copies, self._directory)
+        return await self._folders.run(copies_in, self._directory)
 
     async def remove(self, name: str) -> int:
         """Removes a copy, or what a stopped job left of it, and returns its bytes. Raises ModelNotFound, InvalidRequest
         for one that is loaded or being made."""
-        if any(job.name == name and job.end is None for job in self._jobs):
-            raise InvalidRequest(f"{printable(name)} is being made: cancel that first", param="name")
         found = next((copy for copy in await self.copies() if copy.name == name), None)
         if found is None:
             raise ModelNotFound(f"no quantised copy '{printable(name)}' here", param="name")
-        folder = Path(self._directory) / (partial_name(name) if found.is_partial else name)
-        users = [
-            entry.source.id
-            for entry in await self._models.all()
-            if Path(entry.source.path) == folder and entry.status.residence is not Residence.ABSENT
-        ]
-        if users:
-            raise InvalidRequest(f"{', '.join(users)} is loaded: unload it first", param="name")
-        await self._folders.run(shutil.rmtree, folder)
+        entries = await self._models.all()
+        held = [one.source for one in entries if one.status.residence is not Residence.ABSENT]
+        if self.is_being_made(name):
+            raise InvalidRequest(f"{name} is being made: cancel that first", param="name")
+        self._removed.add(name)
+        try:
+            await self._folders.run(_remove, found, held)
+        finally:
+            self._removed.discard(name)
+        self._jobs = [job for job in self._jobs if job.name != name]
         return found.num_bytes
 
-    async def _entry(self, id: ModelId) -> ModelEntry:
-        entry = await self._models.one(id)
-        if entry is None:
+    async def _order(self, id: ModelId, wish: QuantWish) -> tuple[ModelSource, QuantOrder]:
+        if self._quantiser is None:
+            why = 'the models here are toys without weights (engine.backend = "fake")'
+            raise InvalidRequest(f"{printable(id)} cannot be quantised: {why}", param="model")
+        self._check_none_runs()
+        entries = await self._models.all()
+        source = next((entry.source for entry in entries if entry.source.id == id), None)
+        if source is None:
             raise ModelNotFound(f"no model '{printable(id)}' here", param="model")
-        return entry
+        order = wish.order(source, self._directory)
+        name = Path(order.out).name
+        require(name not in {entry.source.id for entry in entries}, "name", f"is that of another model: {name}")
+        return source, order
+
+    async def _planned(self, order: QuantOrder, wish: QuantWish, source: ModelSource) -> QuantPlan:
+        assert self._quantiser is not None
+        self._check_none_runs()
+        self._is_planning = True
+        try:
+            plan = await self._lane.run(self._quantiser.plan, order, lambda _: None)
+        except ModelLoadFailed as error:
+            error.param = error.param or "model"
+            raise
+        finally:
+            self._is_planning = False
+        wish.check(plan, source)
+        return plan
 
     def _check_none_runs(self) -> None:
         running = next((job.name for job in self._jobs if job.end is None), "")
@@ -259,16 +312,19 @@ class Quantise:
         available, needed = self._models.free_bytes, max(plan.step_bytes, plan.pass_bytes) + PROCESS_BYTES
         if available is not None and available < needed:
             raise InvalidRequest(
-                f"{format_bytes(needed)} of memory are needed, and {format_bytes(available)} are free: unload a model"
+                f"{format_bytes(needed)} of memory are needed, and {format_bytes(available)} are free: unload a model",
+                param="model",
             )
 
-    async def _run(self, job: QuantJob, wish: QuantWish, source: ModelSource) -> None:
+    async def _run(self, job: QuantJob, source: ModelSource) -> None:
+        _log.info("quantising %s as %s", job.model, job.name)
+        assert self._quantiser is not None
         try:
-            if job.order.recipe == MEASURED:
-                plan = await self._lane.run(self._quantiser.plan, job.order, job.report)
-                wish.check(plan, source)
-                self._check_room(plan)
-            job.receipt = await self._lane.run(self._quantiser.run, job.order, job.report)
+            if job.plan is None:
+                job.plan = await self._work(job, self._quantiser.plan)
+                job.wish.check(job.plan, source)
+                self._check_room(job.plan)
+            job.receipt = await self._work(job, self._quantiser.run)
             job.end = JobState.DONE
         except _Stopped:
             job.end = JobState.CANCELLED
@@ -279,30 +335,20 @@ class Quantise:
             job.problem, job.end = f"quantising failed: {type(error).__name__}", JobState.FAILED
         problem = f": {job.problem}" if job.problem else ""
         _log.info("quantising %s as %s: %s%s", job.model, job.name, job.state.value, problem)
+        if job.end is JobState.FAILED:
+            self._events.emit(FaultObserved("quantise", f"{job.name}{problem}", self._clock.now_ns()))
+
+    async def _work(self, job: QuantJob, work: Callable[[QuantOrder, Callable[[QuantProgress], None]], T]) -> T:
+        job.report(job.progress)  # it may be cancelled already
+        return await self._lane.run(work, job.order, job.report)
 
 
-def _copies(directory: str) -> list[QuantCopy]:
-    """The copies in a folder, by the receipt that each has, and what stopped jobs left there. Skips what cannot be
-    read. Blocks on the disk."""
-    found: list[QuantCopy] = []
-    folders = sorted(Path(directory).glob("*")) if directory else []
-    for folder in folders:
-        partial = name_of_partial(folder.name)
-        receipt = _receipt(folder / RECEIPT) if partial is None else dict[str, Any]()
-        if folder.is_symlink() or not folder.is_dir() or receipt is None:
-            continue
-        name = partial or folder.name
-        try:
-            num_bytes = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-        except OSError:
-            continue
-        found.append(QuantCopy(name, num_bytes, partial is not None, receipt))
-    return found
-
-
-def _receipt(path: Path) -> Mapping[str, Any] | None:
+def _remove(copy: QuantCopy, held: Sequence[ModelSource]) -> None:
+    """Blocks on the disk."""
+    users = [source.id for source in held if is_same_folder(source.path, copy.folder)]
+    if users:
+        raise InvalidRequest(f"{', '.join(users)} is loaded: unload it first", param="name")
     try:
-        receipt: object = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return None
-    return cast(dict[str, Any], receipt) if isinstance(receipt, dict) else None
+        shutil.rmtree(copy.folder)
+    except OSError as error:
+        raise ServerUnavailable(f"{copy.name} is not removed, or not whole: {error.strerror}") from None

@@ -303,6 +303,11 @@ def quantiser() -> Quantiser:
     return QuantiserProcess(QUANTISE_CHILD, str(cache_dir()))
 
 
+def server_quantiser(settings: Settings) -> Quantiser | None:
+    """The quantiser of a server; None where its models are toys."""
+    return None if settings.engine.backend == "fake" else quantiser()
+
+
 def cache_dir() -> Path:
     """The cache folder: `$XDG_CACHE_HOME/cairn`, by default `~/.cache/cairn`."""
     base = os.environ.get("XDG_CACHE_HOME")

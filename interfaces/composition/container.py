@@ -33,6 +33,7 @@ from application.services.text_side.answers.prompt_files import PromptFiles
 from application.services.text_side.answers.prompt_images import PromptImages
 from application.services.text_side.models.model_pool import ModelPool
 from application.services.text_side.supervision.engine_watch import EngineWatch
+from application.settings import Settings
 from application.use_cases.cached_prompts import CachedPrompts
 from application.use_cases.check_health import CheckHealth
 from application.use_cases.embed import Embed
@@ -40,8 +41,9 @@ from application.use_cases.generate import Generate
 from application.use_cases.hub_models import HubModels
 from application.use_cases.manage_keys import ManageKeys
 from application.use_cases.models import Models
+from application.use_cases.quantise import Quantise
 from application.use_cases.tokenize import Tokenize
-from interfaces.composition.backends import STUCK_AFTER_CPU_S, models_for, why_hub_model_is_unserved
+from interfaces.composition.backends import STUCK_AFTER_CPU_S, models_for, server_quantiser, why_hub_model_is_unserved
 from interfaces.composition.engine_entry import IMAGE_CHILD
 from interfaces.composition.engine_process import build_engine_process
 from interfaces.composition.settings import build_change_settings, image_hosts, live_settings
@@ -55,6 +57,11 @@ WATCHED_THREADS = ("cairn-compute", "MainThread", "cairn-")
 
 def ignore(_why: str) -> None:
     """The exit of a process that cannot continue without its engine."""
+
+
+def copies_dir(settings: Settings) -> str:
+    """The folder of quantised copies; empty for none."""
+    return next(iter(settings.model.dirs), "")
 
 
 def make_events(
@@ -158,6 +165,14 @@ class Container(TokenSide):
     hub = providers.Singleton(HuggingFaceHub)
     hub_models = providers.Singleton(
         HubModels, hub, served_models, providers.Callable(why_hub_model_is_unserved, settings)
+    )
+    quantise = providers.Singleton(
+        Quantise,
+        providers.Callable(server_quantiser, settings),
+        providers.Callable(copies_dir, settings),
+        served_models,
+        events,
+        clock,
     )
     readings = providers.Singleton(CacheReadings, engine, documents.provided.usage, clock)
     check_health = providers.Singleton(

@@ -20,6 +20,7 @@ def build_app(container: Container) -> Litestar:
         embed=container.embed(),
         models=container.served_models(),
         hub=container.hub_models(),
+        quantise=container.quantise(),
         check_health=container.check_health(),
         cached_prompts=container.cached_prompts(),
         tokenize=container.tokenize(),

@@ -71,6 +71,7 @@ class Service:
         closing = asyncio.ensure_future(tool_servers.close()) if tool_servers is not None else None
         self.pool.close()
         self.container.hub_models().close()
+        self.container.quantise().close()
         self.container.change_settings().close()
         self.container.encoder().close()
         self.container.grammars().close()

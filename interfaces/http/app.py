@@ -43,6 +43,7 @@ from interfaces.http.native.keys import key_routes
 from interfaces.http.native.logs import log_routes
 from interfaces.http.native.mcp import mcp_routes
 from interfaces.http.native.models import managed_model_routes
+from interfaces.http.native.quantise import quantise_routes
 from interfaces.http.native.requests import request_routes
 from interfaces.http.native.settings import settings_routes
 from interfaces.http.native.tokenize import tokenize_routes
@@ -94,6 +95,7 @@ def create_app(
             *tokenize_routes(services, prompts),
             *managed_model_routes(services, settings.admin),
             *hub_routes(services.hub, settings.admin),
+            *quantise_routes(services.quantise, settings.admin),
             *admin_routes(services, version),
             *settings_routes(services, settings.admin),
             *key_routes(services, settings.admin),

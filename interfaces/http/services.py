@@ -21,6 +21,7 @@ from application.use_cases.generate import Generate
 from application.use_cases.hub_models import HubModels
 from application.use_cases.manage_keys import ManageKeys
 from application.use_cases.models import Models
+from application.use_cases.quantise import Quantise
 from application.use_cases.tokenize import Tokenize
 from application.use_cases.tool_loop import ToolLoop
 
@@ -37,6 +38,7 @@ class Services:
     embed: Embed
     models: Models
     hub: HubModels
+    quantise: Quantise
     check_health: CheckHealth
     cached_prompts: CachedPrompts
     tokenize: Tokenize

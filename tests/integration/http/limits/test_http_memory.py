@@ -66,6 +66,8 @@ STREAMED = [
 
 COMPUTES_NOTHING = {
     "/admin/api/pulls",
+    "/admin/api/quantise",
+    "/admin/api/quantise/plan",
     "/admin/api/requests/{request_id:str}/cancel",
     "/v1/responses/{response_id:str}/cancel",
     "/v1/responses/input_tokens",

@@ -25,6 +25,7 @@ from application.ports.document_store import DocumentStore
 from application.ports.file_reader import FileReader
 from application.ports.model_hub import ModelHub
 from application.ports.model_repository import ModelCheck
+from application.ports.quantiser import Quantiser
 from application.ports.tokenizer import TokenizerLoader
 from application.ports.tool_servers import OpenRequested, ToolServers
 from application.ports.vision import FetchImage, ImageProcessorLoader
@@ -54,6 +55,7 @@ from application.use_cases.generate import Generate
 from application.use_cases.hub_models import HubModels
 from application.use_cases.manage_keys import ManageKeys
 from application.use_cases.models import Models
+from application.use_cases.quantise import Quantise
 from application.use_cases.tokenize import Tokenize
 from application.use_cases.tool_loop import ToolLoop
 from domain.byte_size import ByteSize
@@ -229,6 +231,7 @@ def fake_service(
     images: ImageProcessorLoader | None = None,
     fetch: FetchImage | None = None,
     hub: ModelHub | None = None,
+    quantises: tuple[Quantiser | None, str] = (None, ""),
     files: FileReader | None = None,
     tool_servers: ToolServers | None = None,
     approvals: Mapping[str, bool] | None = None,
@@ -240,7 +243,7 @@ def fake_service(
 
     `reuses`: with a prefix cache of `hot_bytes` over `store`, and of `live_bytes` beside it: most tests are about
     records, which taking states over would leave unused. `store` and `documents` are closed at the end.
-    `room_bytes`: what the engine says one request may take of memory; None: nothing.
+    `quantises`: with which folder. `room_bytes`: what the engine says one request may take of memory; None: nothing.
     """
     settings = settings or ServerSettings(port=0)
     clock, ids, events = FakeClock(), FakeIds(), RecordingEvents()
@@ -293,14 +296,14 @@ def fake_service(
         images=images,
     )
     document_store = documents or SqliteDocumentStore(None, 0, events, clock)
-    salt = cache_settings.salt if cache_settings is not None else ""
-    kept = Documents(lambda: document_store, events, clock, salt=salt, timeout_s=read_timeout_s)
+    kept = Documents(lambda: document_store, events, clock, salt=whole.cache.salt, timeout_s=read_timeout_s)
     calls = GeneratedCalls(kept)
     prompt_files = PromptFiles(files or ImageWorkers(IMAGE_CHILD))
     encoder = PromptEncoder(PromptImages(fetch or ImageFetcher(lambda: ())), prompt_files, calls)
     generate = Generate(pool=pool, engine=memory, requests=requests, ids=ids, encoder=encoder, calls=calls)
     served = Models(pool, repository, live)
     hub_models = HubModels(hub or HuggingFaceHub(), served, lambda _id, _type: "")
+    quantise = Quantise(*quantises, served, sinks, clock)
     log = RecentLog(clock)
     observed = ObservedTools(tool_servers, sinks, clock) if tool_servers is not None else None
     services = Services(
@@ -309,6 +312,7 @@ def fake_service(
         Embed(pool=pool, engine=memory, requests=requests, encoder=encoder, clock=clock),
         served,
         hub_models,
+        quantise,
         CheckHealth(engine=loop, requests=requests, pool=pool, clock=clock, stuck_after_s=60),
         CachedPrompts(
             pool=pool,
@@ -370,6 +374,7 @@ def fake_service(
                 service.wait_until_idle()
         finally:
             hub_models.close()
+            quantise.close()
             encoder.close()
             kept.close(PATIENCE_S)
             pool.close()

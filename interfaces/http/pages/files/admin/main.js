@@ -11,6 +11,7 @@ import { showMemory } from "./memory.js";
 import { readModels, setUpModels, showModels, showModelsFailure } from "./models.js";
 import { setUpOpen, showOpen } from "./open.js";
 import { Poller } from "./poller.js";
+import { readCopies, readJobs, setUpQuantise, showCopies, showJobs, showQuantise, showQuantiseFailure } from "./quantise.js";
 import { recentQuery, setUpRecent, showRecent } from "./recent.js";
 import { readSettings, setUpSettings, showSettingsFailure } from "./settings.js";
 import { setUpTiers, showTiers } from "./tiers.js";
@@ -31,6 +32,8 @@ const live = new Poller(
 const models = new Poller(readModels, { onAnswer: showAllModels, onFailure: failing(showModelsFailure), everyMs: 10_000 });
 const toolServers = new Poller(readToolServers, { onAnswer: showToolServers, onFailure: failing(showToolServersFailure), everyMs: 5000 });
 const pulls = new Poller(readPulls, { onAnswer: showPulls, onFailure: failing(() => {}), everyMs: 1000 });
+const jobs = new Poller(readJobs, { onAnswer: showJobs, onFailure: failing(() => {}), everyMs: 1000 });
+const copies = new Poller(readCopies, { onAnswer: showCopies, onFailure: failing(showQuantiseFailure), everyMs: 10_000 });
 const logs = new Poller(readLogs, { onAnswer: showLogs, onFailure: failing(showLogsFailure) });
 const settings = new Poller(readSettings, { onAnswer: () => {}, onFailure: failing(showSettingsFailure), everyMs: 300_000, mostMs: 300_000 });
 
@@ -56,6 +59,7 @@ function showLive({ overview, requests }) {
 function showAllModels(shown) {
   showModels(shown);
   showGetModels(shown);
+  showQuantise(shown);
   showChangeableModels(shown);
   if (location.hash !== "" && !isPlaced) document.querySelector(location.hash)?.scrollIntoView();
   isPlaced = true;
@@ -65,6 +69,8 @@ function showLiveFailure(error, waitMs) {
   isKnown = false; // another key or another server may be next
   models.pause();
   pulls.pause();
+  jobs.pause();
+  copies.pause();
   logs.pause();
   settings.pause();
   toolServers.pause();
@@ -86,6 +92,7 @@ setUpOpen(() => live.now());
 setUpTiers(() => live.now());
 setUpModels(() => models.now());
 setUpGetModels({ onPulls: () => pulls.now(), onModels: () => models.now(), rest: () => pulls.pause() });
+setUpQuantise({ onJobs: () => jobs.now(), onCopies: () => copies.now(), onModels: () => models.now(), rest: () => jobs.pause() });
 setUpRecent(() => live.now());
 setUpLogs({ open: () => logs.now(), close: () => logs.pause() });
 setUpSettings();
