@@ -1,12 +1,8 @@
-"""The settings, as frozen values with checked ranges. `adapters/config` reads them from their sources.
-
-`ShownSetting` is one of them as it is displayed.
-"""
+"""The settings, as frozen values with checked ranges. `adapters/config` reads them from their sources."""
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import Enum
 from urllib.parse import urlsplit
 
 from application.mcp_settings import McpSettings as McpSettings
@@ -374,24 +370,3 @@ class Settings:
     def serves_hub_cache(self) -> bool:
         """True if clients may name any model in the hub's cache. `auto`: only on a private server."""
         return self.model.hub_cache == "on" or (self.model.hub_cache == "auto" and self.is_private)
-
-
-class Origin(Enum):
-    """The source that decided a value. CODE: the program that embeds Cairn."""
-
-    DEFAULT = "default"
-    FILE = "file"
-    ENVIRONMENT = "environment"
-    FLAG = "flag"
-    CODE = "code"
-
-
-@dataclass(frozen=True, slots=True)
-class ShownSetting:
-    """A setting as it is displayed; a secret only as set or unset. `value`: text, number, truth value, list of texts,
-    or None for none. `source`: the file, variable or flag by its name; empty for the others."""
-
-    path: str
-    value: object
-    origin: Origin
-    source: str = ""

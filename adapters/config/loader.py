@@ -21,7 +21,8 @@ from adapters.config.fields import (
     setting_fields,
 )
 from adapters.config.mcp_file import InvalidMcpFile, read_mcp_file
-from application.settings import McpSettings, ModelTable, Origin, Settings, ShownSetting, ToolServerSettings
+from application.settings import McpSettings, ModelTable, Settings, ToolServerSettings
+from application.shown_setting import Origin, ShownSetting
 from domain.errors import DomainError, InvalidRequest
 
 T = TypeVar("T")

@@ -14,7 +14,8 @@ from typing import BinaryIO, TypeAlias
 
 from adapters.config.loader import InvalidSettings, LoadedSettings, shown_settings
 from application.ports.settings_file import Before, FileText, NewValue, ReadSettings
-from application.settings import Settings, ShownSetting
+from application.settings import Settings
+from application.shown_setting import ShownSetting
 from domain.errors import InvalidRequest, SettingsChanged, SettingsUnwritable
 
 MAX_BYTES = 1 << 20

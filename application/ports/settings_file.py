@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from application.settings import Settings, ShownSetting
+from application.settings import Settings
+from application.shown_setting import ShownSetting
 
 NewValue: TypeAlias = str | bool | int | float | list[str] | None
 """A value as the file has it; None to take it out of the file."""

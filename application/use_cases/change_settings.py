@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from application.live_settings import LiveSettings, is_changeable, of_model
 from application.ports.settings_file import FileText, NewValue, ReadSettings, SettingsFile
 from application.services.lane import Lane
-from application.settings import NOTHING_SET, Origin, ShownSetting
+from application.settings import NOTHING_SET
+from application.shown_setting import Origin, ShownSetting
 from application.use_cases.models import Models
 from domain.errors import InvalidRequest, ModelNotFound, SettingsChanged, SettingsUnwritable
 from domain.ids import ModelId

@@ -8,7 +8,7 @@ from litestar.handlers import HTTPRouteHandler
 from msgspec import Struct
 
 from application.ports.settings_file import NewValue
-from application.settings import Origin
+from application.shown_setting import Origin
 from application.use_cases.change_settings import Changed
 from domain.errors import require
 from interfaces.http.answering.answering import json_route

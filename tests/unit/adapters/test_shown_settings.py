@@ -2,13 +2,8 @@
 
 from adapters.config.fields import setting_fields
 from adapters.config.loader import Flag, load_settings, shown_settings
-from application.settings import (
-    CacheSettings,
-    ModelTable,
-    Origin,
-    ServerSettings,
-    Settings,
-)
+from application.settings import CacheSettings, ModelTable, ServerSettings, Settings
+from application.shown_setting import Origin
 
 FILE = "/home/one/config.toml"
 
