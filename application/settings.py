@@ -60,7 +60,8 @@ class ServerSettings:
     names that clients may use for a model, as NAME=MODEL, or NAME for the default model; `*` and `?` in a name stand
     for anything. Served models answer to their own names, and other names are refused. By default only Claude's: Claude
     Code's subagents request them whatever model is configured. `admin`: admins may change the models over HTTP: pull,
-    delete, load, unload and pin them.
+    delete, load, unload and pin them. `drain_grace`: the time for which requests that arrive after SIGTERM are still
+    answered while /health/ready is 503; None: none are taken.
     """
 
     host: str = "127.0.0.1"
@@ -76,6 +77,7 @@ class ServerSettings:
     image_hosts: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ("claude-*",)
     admin: bool = True
+    drain_grace: Duration | None = None
 
     @property
     def model_of(self) -> dict[str, str]:
@@ -106,6 +108,8 @@ class ServerSettings:
         check_choice(self.log_level, "server.log_level", "debug", "info", "warning", "error")
         check_choice(self.log_format, "server.log_format", "plain", "json")
         require(0.05 <= self.keepalive_s <= 600, "server.keepalive_s", "must be in 0.05..600 seconds")
+        grace_s = self.drain_grace.num_seconds if self.drain_grace is not None else 1
+        require(1 <= grace_s <= 3600, "server.drain_grace", "must be in 1s..1h")
         require(self.api_key != "", "server.api_key", "must not be empty")
         require(self.key_file != "", "server.key_file", "must not be empty")
         require(

@@ -146,7 +146,10 @@ HTTP_REFUSED = _counter(
 # Engine
 STEP_DURATION = _histogram("cairn.step.duration", "Duration of an engine step.", STEP_BUCKETS)
 FAULTS = _counter("cairn.faults", "{fault}", "Faults that were contained.", names.CAIRN_WHERE)
-READY = _gauge("cairn.ready", "1", "1 while a model is served and the engine moves, as /health/ready says, else 0.")
+READY = _gauge(
+    *("cairn.ready", "1"),
+    "1 while a model is served, the engine moves and the server does not drain, as /health/ready says, else 0.",
+)
 ENGINE_STUCK = Metric(
     *(MetricKind.UP_DOWN, "cairn.engine.stuck", "{thread}"),
     "What is stuck now: 0 nothing, 1 the engine or the event loop, 2 both.",

@@ -1,4 +1,4 @@
-"""The health check: a server is ready when its engine makes progress and a model is loaded.
+"""The health check: a server is ready when its engine makes progress, a model is loaded, and it does not drain.
 
 It evaluates the engine's status itself and relies on nothing that the watch has noted.
 """
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from application.ports.clock import Clock
 from application.ports.engine import Engine, EngineStatus
+from application.services.draining import Draining
 from application.services.text_side.answers.open_requests import OpenRequests
 from application.services.text_side.models.model_pool import ModelPool
 from domain.health.engine_health import ENDED, WAITING, EngineHealth, engine_health
@@ -41,6 +42,8 @@ class Health:
 
 
 class CheckHealth:
+    """`draining`: whether the server drains, to be changed by its owner."""
+
     def __init__(
         self,
         *,
@@ -51,6 +54,7 @@ class CheckHealth:
         stuck_after_s: float,
         loop_lag_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
+        self.draining = Draining()
         self._engine = engine
         self._requests = requests
         self._pool = pool
@@ -69,6 +73,8 @@ class CheckHealth:
             problem = f"the engine is stuck: {_described(engine)} for {engine.stuck_s(now_ns):.0f} s"
         elif not models:
             problem = "no model is loaded yet"
+        elif self.draining.is_on:
+            problem = "the server is draining"
         return Health(
             is_ready=not problem,
             is_running=status.is_alive,

@@ -7,10 +7,10 @@ from application.ports.tokenizer import Tokenizer
 from application.services.text_side.answers.prompt_encoder import PromptEncoder
 from application.services.text_side.models.model_finder import ServedModel
 from application.services.text_side.models.model_pool import ModelPool
-from domain.errors import ContextOverflow
+from domain.errors import ContextOverflow, InvalidRequest
 from domain.id_row import IdRow
 from domain.ids import ModelId
-from domain.request.request import GenerationRequest, TextPrompt
+from domain.request.request import ChatPrompt, GenerationRequest, TextPrompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,16 @@ class Tokenize:
             each = self._encoder.decode_each
             texts = await each(ids, served.tokenizer, served.description) if with_texts else None
             return Tokenized(ids, texts, served.description.context_length)
+
+    async def rendered(self, request: GenerationRequest) -> IdRow:
+        """Returns the tokens that the model would be given. Raises InvalidRequest, naming the first image of a prompt
+        whose images the model sees: their tokens say nothing of what they show."""
+        prompt = request.prompt
+        async with self._pool.leased(request.model) as served:
+            if isinstance(prompt, ChatPrompt) and prompt.images and served.images is not None:
+                field = prompt.images[0].field
+                raise InvalidRequest(f"{field}: an image cannot be rendered as tokens; leave it out", param=field)
+            return await self._ids(request, served)
 
     async def text(self, model: ModelId, token_ids: Sequence[int]) -> str:
         """Returns the text of tokens, special tokens included. Raises InvalidRequest and ContextOverflow, naming

@@ -177,6 +177,9 @@ class ModelDescription:
 DEFAULT = ""
 """The target of an alias that stands for the server's default model."""
 
+DEFAULT_NAME = "default"
+"""The name of the default model in requests whose client or router knows no other; every server has it."""
+
 
 def parsed_alias(text: str) -> tuple[str, str]:
     """Splits `PATTERN=MODEL` into pattern and model; `PATTERN` alone stands for the default model."""
@@ -186,7 +189,8 @@ def parsed_alias(text: str) -> tuple[str, str]:
 
 def answering_model(asked: str, aliases: Mapping[str, str], *, served: Collection[str], default: str) -> str:
     """The model that serves requests for `asked`. `aliases`: patterns of names (`*`, `?`, `[...]`), each with a model;
-    the first match counts. A served model's own name comes first, and a name without a match is unchanged.
+    the first match counts. A served model's own name comes first, and a name without a match is unchanged, but for
+    `default`.
 
     Agents ask for models by their vendor's names, some of them despite their configuration: Claude Code's subagents
     want `claude-haiku-...`."""
@@ -194,5 +198,5 @@ def answering_model(asked: str, aliases: Mapping[str, str], *, served: Collectio
         return asked
     target = next((model for pattern, model in aliases.items() if fnmatchcase(asked, pattern)), None)
     if target is None:
-        return asked
+        return default if asked == DEFAULT_NAME else asked
     return default if target == DEFAULT else target

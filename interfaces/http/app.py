@@ -37,6 +37,7 @@ from interfaces.http.incoming.request_context import (
 )
 from interfaces.http.native.admin import admin_routes
 from interfaces.http.native.cache import cache_routes
+from interfaces.http.native.drain import drain_routes
 from interfaces.http.native.health import health_routes, metrics_route
 from interfaces.http.native.hub import hub_routes
 from interfaces.http.native.keys import key_routes
@@ -99,6 +100,7 @@ def create_app(
             *admin_routes(services, version),
             *settings_routes(services, settings.admin),
             *key_routes(services, settings.admin),
+            *drain_routes(services, settings.admin),
             *request_routes(services),
             *log_routes(services.log),
             *mcp_routes(services),

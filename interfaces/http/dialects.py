@@ -5,6 +5,7 @@ from interfaces.http.anthropic.answer import MessageErrorBody, message_error
 from interfaces.http.anthropic.messages import MESSAGES, count_tokens_routes
 from interfaces.http.errors import ErrorBody, openai_error
 from interfaces.http.fields.pooled_body import routes_of
+from interfaces.http.fields.rendered import render_list_route, render_route
 from interfaces.http.ollama.answer import OllamaError, ollama_error
 from interfaces.http.ollama.chat import CHAT, GENERATE
 from interfaces.http.ollama.embed import EmbeddingsRequest, EmbedRequest
@@ -28,6 +29,8 @@ OPENAI = Dialect(
     error_body=openai_error,
     routes=lambda services: [
         *model_routes(services),
+        render_route(CHAT_COMPLETIONS, ErrorBody),
+        render_list_route(COMPLETIONS, ErrorBody),
         *routes_of(ErrorBody, EmbeddingRequest, RerankRequest, ScoreRequest),
     ],
 )

@@ -19,6 +19,7 @@ from application.ports.supervision import NoServiceManager, ServiceManager
 from application.ports.tokenizer import TemplateFeatures, Tokenizer
 from application.settings import Settings
 from domain.byte_size import format_bytes
+from domain.duration import Duration
 from domain.errors import DomainError
 from domain.models.capability import GENERATES, Capability
 from domain.models.model_card import DecodeMode, ModelDescription
@@ -34,23 +35,29 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class StopSignals:
-    """The first SIGINT or SIGTERM asks the server to stop, the second ends the process at once. Installed on the
-    running event loop, for good. `is_stopping` is True from the first signal on."""
+    """The first SIGINT or SIGTERM asks the server to drain and to stop, the second ends the process at once. Between
+    drain and stop lies `grace` after SIGTERM, and no time after SIGINT, which people send. Installed on the running
+    event loop, for good. `is_stopping` is True from the first signal on."""
 
-    def __init__(self, on_first: Callable[[], None]) -> None:
-        self._on_first = on_first
+    def __init__(self, drain: Callable[[], None], stop: Callable[[], None], grace: Duration | None) -> None:
+        self._drain, self._stop, self._grace = drain, stop, grace
         self.is_stopping = False
-        loop = asyncio.get_running_loop()
+        self._loop = asyncio.get_running_loop()
         for number in SIGNALS:
-            loop.add_signal_handler(number, self._received, number)
+            self._loop.add_signal_handler(number, self._received, number)
 
     def _received(self, number: signal.Signals) -> None:
         if self.is_stopping:
             # Not sys.exit, which a hanging thread would block. Stored data is safe against kill -9.
             os._exit(128 + number)
         self.is_stopping = True
-        typer.echo("stopping after the running requests; send the signal again to stop at once", err=True)
-        self._on_first()
+        self._drain()
+        if self._grace is None or number == signal.SIGINT:
+            typer.echo("stopping after the running requests; send the signal again to stop at once", err=True)
+            self._stop()
+        else:
+            typer.echo(f"draining for {self._grace}, then stopping; send the signal again to stop at once", err=True)
+            self._loop.call_later(self._grace.num_seconds, self._stop)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +85,11 @@ async def serve_until_stopped(loaded: LoadedSettings, first_child: ChildProcess)
         problem = why
         stop()
 
-    signals = StopSignals(stop)
+    def drain() -> None:
+        supervisor.stopping()
+        service.container.check_health().draining.begin(is_final=True)
+
+    signals = StopSignals(drain, stop, settings.server.drain_grace)
     typer.echo(f"loading {settings.model.default}; listening on {server.base_url}")
     service = build_service(
         settings,

@@ -39,7 +39,8 @@ from interfaces.http.services import Services
 
 T = TypeVar("T")
 
-HEALTH_PATHS = frozenset({"/health", "/health/live", "/health/ready", "/health/engine"})
+HEALTH_PATHS = frozenset({"/health", "/health/live", "/health/ready", "/health/engine", "/get_load"})
+"""/get_load is asked by routers as they ask for health: without a key, and a full server too."""
 
 IGNORED_HEADER = b"x-cairn-ignored"
 SALT_HEADER = "x-cairn-cache-salt"

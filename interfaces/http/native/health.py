@@ -1,6 +1,7 @@
-"""Routes for operators: /health/live (the process answers), /health/ready (a model is served, and the engine makes
-progress), /health/engine (its state), /version, and /metrics in Prometheus' text format, or in OpenMetrics where the
-scraper asks for that. Where keys are needed, scrapers need one of an admin."""
+"""Routes for operators: /health/live (the process answers), /health/ready (a model is served, the engine makes
+progress, and the server does not drain), /health/engine (its state), /get_load (for routers), /version, and /metrics in
+Prometheus' text format, or in OpenMetrics where the scraper asks for that. Where keys are needed, scrapers need one of
+an admin."""
 
 from collections.abc import Callable
 from typing import Any, Literal
@@ -61,6 +62,12 @@ class ReadyBody(Struct):
     loading: LoadingBody | None = None
 
 
+class LoadBody(Struct):
+    """The load of the server, by sglang's and vLLM's routers' name: requests that wait or run."""
+
+    load: int
+
+
 class VersionBody(Struct):
     version: str
 
@@ -98,11 +105,16 @@ def health_routes(check_health: CheckHealth, version: str) -> list[HTTPRouteHand
         body = engine_body(check_health(), is_admin=context_of(request.scope).client.admin)
         return Response(body, status_code=200 if body.status == "ok" else 503)
 
+    @get("/get_load", sync_to_thread=False)
+    def load() -> LoadBody:
+        health = check_health()
+        return LoadBody(health.num_waiting + health.num_running)
+
     @get("/version", sync_to_thread=False)
     def show_version() -> VersionBody:
         return VersionBody(version)
 
-    return [live, ready, engine, show_version]
+    return [live, ready, engine, load, show_version]
 
 
 class OutstandingBody(Struct):

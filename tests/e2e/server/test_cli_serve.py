@@ -2,6 +2,7 @@
 
 import signal
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -45,6 +46,46 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path):
             cairn.read_until("again to stop at once")
             cairn.send(signal.SIGTERM)
             assert cairn.wait() == 128 + signal.SIGTERM
+
+
+def test_a_server_that_drains_answers_what_still_arrives(tmp_path: Path):
+    body = {"prompt": "x", "max_tokens": 4}
+    with notify_socket() as systemd:
+        settings = {"CAIRN_SERVER__DRAIN_GRACE": "1h", "NOTIFY_SOCKET": systemd.address}
+        with cairn_process(tmp_path, SERVE, **settings) as cairn, httpx.Client(timeout=PATIENCE_S) as client:
+            url = base_url(cairn)
+            long = {"prompt": "x", "stream": True, "ignore_eos": True, "max_tokens": 400}
+            with client.stream("POST", f"{url}/v1/completions", json=long) as stream:
+                lines = stream.iter_lines()
+                assert next(lines).startswith("data: ")
+                cairn.send(signal.SIGTERM)
+                cairn.read_until("draining for 1h")
+                systemd.read_until("STOPPING=1")
+                ready = httpx.get(f"{url}/health/ready", timeout=PATIENCE_S)
+                assert (ready.status_code, ready.json()["problem"]) == (503, "the server is draining")
+                with ThreadPoolExecutor(8) as threads:
+                    asked = [
+                        threads.submit(httpx.post, f"{url}/v1/completions", json=body, timeout=PATIENCE_S)
+                        for _ in range(24)
+                    ]
+                    assert {one.result().status_code for one in asked} == {200}
+                assert list(lines)[-2] == "data: [DONE]"
+            assert client.post(f"{url}/v1/completions", json=body).status_code == 200
+            cairn.send(signal.SIGTERM)
+            assert cairn.wait() == 128 + signal.SIGTERM
+
+
+def test_a_drain_ends_with_the_server(tmp_path: Path):
+    with cairn_process(tmp_path, SERVE, CAIRN_SERVER__DRAIN_GRACE="1s") as cairn:
+        base_url(cairn)
+        cairn.send(signal.SIGTERM)
+        cairn.read_until("draining for 1s")
+        assert cairn.wait() == 0
+    with cairn_process(tmp_path, SERVE, CAIRN_SERVER__DRAIN_GRACE="1h") as cairn:
+        base_url(cairn)
+        cairn.send(signal.SIGINT)
+        cairn.read_until("stopping after the running requests")
+        assert cairn.wait() == 0
 
 
 def test_a_taken_port_is_an_error_with_advice(tmp_path: Path):

@@ -48,6 +48,24 @@ def test_an_alias_is_answered_under_its_own_name(service: FakeService, path: str
     assert answered_by(service) == answers
 
 
+@pytest.mark.parametrize("path", BODIES)
+def test_default_is_a_name_of_the_default_model_on_every_route(service: FakeService, path: str) -> None:
+    response = service.client.post(path, json={**BODIES[path], "model": "default"})
+    assert (response.status_code, response.json()["model"]) == (200, "default"), response.text
+    assert answered_by(service) == "fake-attention"
+
+
+def test_default_reaches_the_default_model_for_vectors_scores_and_tokens(service: FakeService) -> None:
+    for path, body in {
+        "/v1/rerank": {"query": "a", "documents": ["b"]},
+        "/v1/embeddings": {"input": "a"},
+        "/tokenize": {"prompt": "a"},
+        "/v1/cache/explain": {"prompt": "a"},
+    }.items():
+        named = service.client.post(path, json={**body, "model": "default"})
+        assert named.status_code == service.client.post(path, json=body).status_code != 404, named.text
+
+
 def test_prompts_are_counted_explained_and_warmed_for_the_model_that_answers(service: FakeService) -> None:
     body = {"messages": HELLO, "model": "claude-haiku-4"}
     count = service.client.post("/v1/messages/count_tokens", json=body).json()["input_tokens"]

@@ -108,6 +108,7 @@ def test_every_type_from_the_environment(home: Home):
         ("server = 1", "server must be a table, written [server], in FILE"),
         ('[server]\nport = "80"', "server.port must be a whole number, not '80' (FILE)"),
         ("[server]\nport = true", "server.port must be a whole number, not True (FILE)"),
+        ('[server]\ndrain_grace = "2h"', "server.drain_grace must be in 1s..1h (FILE)"),
         ("[server]\nport = 70000", "server.port must be in 0..65535 (FILE)"),
         ("[server]\nkeepalive_s = true", "server.keepalive_s must be a number, not True (FILE)"),
         ("[server]\napi_key = 12345", "server.api_key must be text, not the value given (FILE)"),

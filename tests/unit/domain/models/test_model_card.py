@@ -28,4 +28,7 @@ def test_the_first_alias_that_fits_counts_for_what_is_not_served(asked: str, ans
 def test_one_alias_takes_every_name_that_nobody_serves() -> None:
     assert answering_model("anything", {"*": DEFAULT}, served={"demo", "other"}, default="demo") == "demo"
     assert answering_model("other", {"*": DEFAULT}, served={"demo", "other"}, default="demo") == "other"
+    assert answering_model("default", {}, served={"demo"}, default="demo") == "demo"
+    assert answering_model("default", {"default": "other"}, served={"demo"}, default="demo") == "other"
+    assert answering_model("default", {}, served={"default"}, default="demo") == "default"
     assert answering_model("anything", {}, served={"demo"}, default="demo") == "anything"
