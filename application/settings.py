@@ -340,6 +340,13 @@ class TelemetrySettings:
 
 
 @dataclass(frozen=True, slots=True)
+class MetricsSettings:
+    """The metrics of /metrics. `vllm_names`: those that routers read have vLLM's names too."""
+
+    vllm_names: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """All settings. `models`: the tables of single models, by name."""
 
@@ -349,6 +356,7 @@ class Settings:
     store: StoreSettings = field(default_factory=StoreSettings)
     cache: CacheSettings = field(default_factory=CacheSettings)
     telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
+    metrics: MetricsSettings = field(default_factory=MetricsSettings)
     mcp: McpSettings = field(default_factory=McpSettings)
     models: Mapping[str, ModelTable] = field(default_factory=dict[str, ModelTable])
 

@@ -147,7 +147,8 @@ HTTP_REFUSED = _counter(
 STEP_DURATION = _histogram("cairn.step.duration", "Duration of an engine step.", STEP_BUCKETS)
 FAULTS = _counter("cairn.faults", "{fault}", "Faults that were contained.", names.CAIRN_WHERE)
 READY = _gauge(
-    *("cairn.ready", "1"),
+    "cairn.ready",
+    "1",
     "1 while a model is served, the engine moves and the server does not drain, as /health/ready says, else 0.",
 )
 ENGINE_STUCK = Metric(
@@ -204,6 +205,15 @@ MEMORY_USED = _gauge(
 )
 MEMORY_LIMIT = _gauge(
     "cairn.memory.limit", "By", "Limits of memory: total, and the marks low, high and hard.", names.CAIRN_MARK
+)
+KV_USAGE = _gauge(
+    *("cairn.kv.usage", "1"),
+    "Share of the memory for states of sequences, 0 to 1, that open requests hold or are promised.",
+)
+KV_BLOCK_SIZE = _gauge("cairn.kv.block_size", "{token}", "Tokens of a block, in which prompts are matched.")
+KV_BLOCKS = _gauge(
+    *("cairn.kv.blocks", "{block}", "Blocks of a model for which there is memory, loaded models left out; 0: unknown."),
+    _MODEL,
 )
 MEMORY_LEVEL = _gauge(
     *("cairn.memory.level", "{level}"),

@@ -11,7 +11,7 @@ for what it cost, and reused ones when they are restored, for the first choice o
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from opentelemetry.context import Context
 from opentelemetry.metrics import Histogram, Meter, Observation
@@ -19,7 +19,10 @@ from opentelemetry.metrics import Histogram, Meter, Observation
 from adapters.otel import catalogue
 from adapters.otel import semconv as names
 from adapters.otel.catalogue import CATALOGUE, Metric, MetricKind
+from adapters.otel.kv_blocks import KVBlocks
+from adapters.otel.point import NONE, Attributes, Point, Total
 from adapters.otel.span_attributes import encodable
+from adapters.otel.telemetry import NO_ROUTERS, RouterFigures
 from application import events as on
 from application.services.event_sinks import EventRouter, Handler
 from application.services.live_figures import LiveFigures
@@ -33,9 +36,6 @@ MAX_KNOWN_TOOLS = 1_024
 
 _NO_TRACE = Context()
 
-Attributes: TypeAlias = Mapping[str, str]
-_NONE: Attributes = {}
-
 TraceLookup: TypeAlias = Callable[[RequestId], Context | None]
 """The context of an open request's span; None where there is none, or it is not sampled. Any thread."""
 
@@ -45,26 +45,13 @@ def no_trace(_id: RequestId) -> Context | None:
     return None
 
 
-class Total(NamedTuple):
-    """The value that a counter has reached, for sources that count by themselves."""
-
-    number: float
-
-
-class Point(NamedTuple):
-    """A value for a metric. A counter adds it, a gauge shows it until the next one. None removes a gauge's point, and
-    is ignored by a histogram."""
-
-    metric: Metric
-    value: float | Total | None
-    attributes: Attributes = _NONE
-
-
 class View:
     """The state that feeds read besides their event. Not thread-safe: events and readings are serialised."""
 
-    def __init__(self, figures: LiveFigures) -> None:
+    def __init__(self, figures: LiveFigures, routers: RouterFigures) -> None:
         self.figures = figures
+        self.kv = KVBlocks(routers)
+        self._shown = (routers.default_model,) if routers.default_model else ()
         self.timelines = figures.timelines
         self.known_models: set[ModelId] = set()
         self._known_tools: set[tuple[str, str]] = set()
@@ -82,7 +69,7 @@ class View:
 
     def num_open(self, *stages: Stage) -> Mapping[str, int]:
         """Open requests in these stages by model, including zeros."""
-        totals: dict[str, int] = {}
+        totals: dict[str, int] = dict.fromkeys(self._shown, 0)
         for (model, stage), count in self.timelines.num_in_stage().items():
             totals[model] = totals.get(model, 0) + (count if stage in stages else 0)
         return totals
@@ -170,6 +157,12 @@ def _refused(event: on.RequestRefused, view: View) -> Iterator[Point]:
 
 def _loaded(event: on.ModelLoaded, view: View) -> Iterable[Point]:
     view.note_models(event.id)
+    view.kv.loaded(event)
+    return ()
+
+
+def _unloaded(event: on.ModelUnloaded, view: View) -> Iterable[Point]:
+    view.kv.unloaded(event)
     return ()
 
 
@@ -205,7 +198,8 @@ def _persisted(event: on.RecordsPersisted, _: View) -> Iterator[Point]:
         yield Point(catalogue.STORE_WRITE_LAG, (event.at_ns - event.offered_ns) / 1e9)
 
 
-def _memory_measured(event: on.MemoryMeasured, _: View) -> Iterator[Point]:
+def _memory_measured(event: on.MemoryMeasured, view: View) -> Iterator[Point]:
+    view.kv.measured(event)
     yield Point(catalogue.MEMORY_LEVEL, event.level)
     for name in ("weight", "state", "live", "hot", "queued", "flight", "other", "growth", "transient", "reading"):
         yield Point(catalogue.MEMORY_USED, getattr(event.ledger, f"{name}_bytes"), {names.CAIRN_PURPOSE: name})
@@ -240,6 +234,7 @@ FEEDS: Mapping[type, Feed] = {
     on.HttpRefused: _one(catalogue.HTTP_REFUSED, lambda event: {names.CAIRN_REASON: event.reason}),
     on.StepCompleted: _duration(catalogue.STEP_DURATION),
     on.ModelLoaded: _loaded,
+    on.ModelUnloaded: _unloaded,
     on.FaultObserved: _one(catalogue.FAULTS, lambda event: {names.CAIRN_WHERE: event.where}),
     on.StoreFault: _one(catalogue.FAULTS, lambda event: {names.CAIRN_WHERE: f"store.{event.kind}"}),
     on.ReadinessMeasured: lambda event, _: [Point(catalogue.READY, int(event.is_ready))],
@@ -286,9 +281,12 @@ READ: Mapping[Metric, Callable[[View], Iterable[tuple[float, Attributes]]]] = {
     catalogue.REQUESTS_RUNNING: lambda view: _named(
         names.GEN_AI_RESPONSE_MODEL, view.num_open(Stage.PREFILLING, Stage.DECODING)
     ),
+    catalogue.KV_USAGE: lambda view: [(view.kv.usage, NONE)],
+    catalogue.KV_BLOCK_SIZE: lambda view: [(view.kv.block_size, NONE)],
+    catalogue.KV_BLOCKS: lambda view: _named(names.GEN_AI_RESPONSE_MODEL, view.kv.num_blocks()),
     catalogue.REQUESTS_WAITING_FOR: lambda view: _named(names.CAIRN_REASON, view.timelines.num_waiting_for()),
     catalogue.TIME_SAVED: lambda view: _named(names.CAIRN_TIER, view.figures.saved()[0].seconds),
-    catalogue.UNPRICED_TOKENS: lambda view: [(view.figures.saved()[0].num_unpriced, _NONE)],
+    catalogue.UNPRICED_TOKENS: lambda view: [(view.figures.saved()[0].num_unpriced, NONE)],
     catalogue.PROMPT_TOKENS: _prompt_tokens,
     catalogue.OUTPUT_TOKENS: lambda view: [
         (usage.completion_tokens, _model(model)) for model, usage in view.figures.usages().items()
@@ -309,9 +307,10 @@ class MetricEvents(EventRouter):
         figures: LiveFigures,
         other_failures: Callable[[], Mapping[str, int]] = dict,
         trace_of: TraceLookup = no_trace,
+        routers: RouterFigures = NO_ROUTERS,
     ) -> None:
         super().__init__("metrics", {kind: self._recording(feed) for kind, feed in FEEDS.items()})
-        self._view = View(figures)
+        self.view = View(figures, routers)
         self._trace_of = trace_of
         self._other_failures = other_failures
         self._histograms: dict[Metric, Histogram] = {}
@@ -337,7 +336,7 @@ class MetricEvents(EventRouter):
 
     def _recording(self, feed: Feed) -> Handler:
         def record(event: Any) -> None:
-            for point in feed(event, self._view):
+            for point in feed(event, self.view):
                 self._record(point, getattr(event, "id", None))
 
         return record
@@ -362,10 +361,10 @@ class MetricEvents(EventRouter):
     def _observed(self, metric: Metric) -> list[Observation]:
         """The points of a counter or gauge; called by the thread that collects."""
         if metric is catalogue.TELEMETRY_FAILURES:
-            failures = self.failures(), self._view.figures.failures(), self._other_failures()
+            failures = self.failures(), self.view.figures.failures(), self._other_failures()
             found = _named(names.CAIRN_EVENT, sum(map(Counter[str], failures), Counter[str]()))
         elif metric in READ:
-            found = READ[metric](self._view)
+            found = READ[metric](self.view)
         else:
             found = self.between(lambda: [(value, dict(key)) for key, value in self._values[metric].items()])
         return [Observation(value, attributes) for value, attributes in found]

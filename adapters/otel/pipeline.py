@@ -19,12 +19,14 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExport
 from opentelemetry.trace import NoOpTracerProvider, get_current_span
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
 
 from adapters.otel.http import HttpTracing, current_carrier
 from adapters.otel.message_content import MessageContent
 from adapters.otel.metrics import MetricEvents, no_trace
 from adapters.otel.request_spans import SpanEvents
-from adapters.otel.telemetry import OTLP, AsgiApp, ExportPlan, MetricsText, Telemetry
+from adapters.otel.telemetry import NO_ROUTERS, OTLP, AsgiApp, ExportPlan, MetricsText, RouterFigures, Telemetry
+from adapters.otel.vllm_names import VllmNames
 from application.installation import installed_version
 from application.ports.clock import Clock
 from application.services.event_sinks import EventFanOut
@@ -92,13 +94,23 @@ class PrometheusText:
         ProcessCollector(registry=self._registry)
         self.reader = PrometheusMetricReader(scope_info_enabled=False, registry=self._registry)
 
+    def add(self, collector: Collector) -> None:
+        """Adds metrics that are not of the reader's provider."""
+        self._registry.register(collector)
+
     def __call__(self, accept: str) -> MetricsText:
         """Render the text. `accept`: the request's header; it decides between the text format and OpenMetrics."""
         encode, content_type = choose_encoder(accept)
         return MetricsText(encode(self._registry), content_type)
 
 
-def build_pipeline(plan: ExportPlan, serve_metrics: bool, clock: Clock, figures: LiveFigures) -> Telemetry:
+def build_pipeline(
+    plan: ExportPlan,
+    serve_metrics: bool,
+    clock: Clock,
+    figures: LiveFigures,
+    routers: RouterFigures = NO_ROUTERS,
+) -> Telemetry:
     """Build the telemetry of a plan with at least one signal; the others have no provider and no sink."""
     resource = build_resource(os.environ)
     text = PrometheusText() if serve_metrics else None
@@ -112,6 +124,7 @@ def build_pipeline(plan: ExportPlan, serve_metrics: bool, clock: Clock, figures:
         build_meter_provider(plan, resource, readers) if readers or plan.metrics else None,
         metrics_text=text,
         content=MessageContent() if plan.content else None,
+        routers=routers,
     )
 
 
@@ -121,15 +134,18 @@ def assemble(
     tracers: TracerProvider | None,
     meters: MeterProvider | None,
     *,
-    metrics_text: Callable[[str], MetricsText] | None = None,
+    metrics_text: PrometheusText | None = None,
     content: MessageContent | None = None,
+    routers: RouterFigures = NO_ROUTERS,
 ) -> Telemetry:
     """Telemetry on the given providers. Its `shutdown` shuts them down."""
     version = installed_version()
     spans = SpanEvents(tracers.get_tracer(SCOPE, version), clock, content=content) if tracers else None
     failures, trace_of = (spans.failures, spans.trace_of) if spans else (dict[str, int], no_trace)
     meter = meters.get_meter(SCOPE, version) if meters else None
-    metrics = MetricEvents(meter, figures, failures, trace_of) if meter else None
+    metrics = MetricEvents(meter, figures, failures, trace_of, routers) if meter else None
+    if metrics is not None and metrics_text is not None and routers.vllm_names:
+        metrics_text.add(VllmNames(metrics.view))
 
     def wrap(app: AsgiApp) -> AsgiApp:
         return HttpTracing(app, tracers or NoOpTracerProvider(), meters or NoOpMeterProvider())

@@ -10,7 +10,7 @@ import logging
 import os
 from collections.abc import Mapping
 
-from adapters.otel.telemetry import CONSOLE, OTLP, ExportPlan, Telemetry
+from adapters.otel.telemetry import CONSOLE, NO_ROUTERS, OTLP, ExportPlan, RouterFigures, Telemetry
 from application.ports.clock import Clock
 from application.services.live_figures import LiveFigures
 from application.settings import TelemetrySettings
@@ -82,7 +82,9 @@ def _speaks_http(environment: Mapping[str, str], signal: str) -> bool:
     return True
 
 
-def build_telemetry(settings: TelemetrySettings, clock: Clock, figures: LiveFigures) -> Telemetry:
+def build_telemetry(
+    settings: TelemetrySettings, clock: Clock, figures: LiveFigures, routers: RouterFigures = NO_ROUTERS
+) -> Telemetry:
     """Build telemetry. An absent collector is no error here: the exporter's own thread finds and logs it.
 
     Traces are on when an exporter is configured; metrics when one is, or when `/metrics` is served.
@@ -95,4 +97,4 @@ def build_telemetry(settings: TelemetrySettings, clock: Clock, figures: LiveFigu
         return Telemetry()
     from adapters.otel.pipeline import build_pipeline
 
-    return build_pipeline(plan, serve_metrics, clock, figures)
+    return build_pipeline(plan, serve_metrics, clock, figures, routers)

@@ -46,6 +46,19 @@ class Telemetry:
 
 
 @dataclass(frozen=True, slots=True)
+class RouterFigures:
+    """The part of metrics that is for routers. `default_model`: has figures before it is loaded; empty for none.
+    `block_size`: of the prefix cache. `vllm_names`: `GET /metrics` has them under vLLM's names too."""
+
+    default_model: str = ""
+    block_size: int = 0
+    vllm_names: bool = False
+
+
+NO_ROUTERS = RouterFigures()
+
+
+@dataclass(frozen=True, slots=True)
 class ExportPlan:
     """The exporters to build. `prometheus`: OTEL_METRICS_EXPORTER asks for it, which means `GET /metrics` here.
     `content`: whether spans hold what was said."""

@@ -21,7 +21,7 @@ class StepCompleted:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelLoaded:
     """A model was loaded. `active_bytes`: memory of the compute backend afterwards, over all models. `pace`: of the
-    description."""
+    description. `token_bytes`: of a token in the state of a sequence; 0 for unknown."""
 
     id: ModelId
     duration_ns: int
@@ -31,6 +31,7 @@ class ModelLoaded:
     at_ns: int
     active_bytes: int = 0
     pace: BucketPaces = ()
+    token_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

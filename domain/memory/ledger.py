@@ -111,6 +111,18 @@ class MemoryLedger:
         return self.held_bytes + self.growth_bytes + self.transient_bytes
 
     @property
+    def kv_room_bytes(self) -> int | None:
+        """The memory that states of open sequences can have at most: all below the hard mark that is not fixed, never
+        negative, for kept state is evicted for them. None: memory is not bounded."""
+        return None if self.limits is None else max(0, self.limits.hard_bytes - self.fixed_bytes)
+
+    @property
+    def kv_usage(self) -> float:
+        """The share of that room, 0 to 1, that open sequences hold or are promised; 0 where memory is not bounded."""
+        used = self.state_bytes + self.flight_bytes + self.growth_bytes
+        return 0.0 if self.kv_room_bytes is None else min(1.0, used / max(1, self.kv_room_bytes))
+
+    @property
     def room_bytes(self) -> int | None:
         """The room below the hard mark, never negative; None: memory is not bounded."""
         return None if self.limits is None else max(0, self.limits.hard_bytes - self.used_bytes)

@@ -167,6 +167,11 @@ class MemoryShape:
         """Returns the bytes of one sequence's caches at this length. `chunk`: number of tokens prefilled last."""
         return sum(state.held_bytes(num_tokens, chunk) for state in self.states)
 
+    @property
+    def token_bytes(self) -> int:
+        """The bytes of one token's part of the states, without what is the same at any length."""
+        return sum(state.bytes_per_token for state in self.states)
+
     def copy_bytes(self, num_tokens: int) -> int:
         """Returns the bytes of the prefix cache's copies of a chunk of `num_tokens`: blocks, and one snapshot."""
         # Each block keeps its own part of a window, so a window bounds no copy. Spare slots of buffers are not copied.

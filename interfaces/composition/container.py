@@ -11,6 +11,7 @@ from adapters.huggingface.hub import HuggingFaceHub
 from adapters.image_process.workers import ImageWorkers
 from adapters.llguidance.checker import LlguidanceChecker
 from adapters.otel.setup import build_telemetry
+from adapters.otel.telemetry import RouterFigures
 from adapters.system.awake import SleepGuard
 from adapters.system.clock import RandomIds
 from adapters.system.event_log import EventLog
@@ -94,7 +95,13 @@ class Container(TokenSide):
     ids = providers.Singleton(RandomIds)
     timelines = providers.Singleton(RequestTimelines, keeps_tokens=settings.provided.shows_text)
     figures = providers.Singleton(LiveFigures, clock, timelines)
-    telemetry = providers.Singleton(build_telemetry, settings.provided.telemetry, clock, figures)
+    routers = providers.Singleton(
+        RouterFigures,
+        default_model=settings.provided.model.default,
+        block_size=settings.provided.engine.block_size,
+        vllm_names=settings.provided.metrics.vllm_names,
+    )
+    telemetry = providers.Singleton(build_telemetry, settings.provided.telemetry, clock, figures, routers)
     recent_log = providers.Singleton(RecentLog, clock)
     request_log = providers.Singleton(EventLog, timelines, telemetry.provided.trace_ids)
     events = providers.Singleton(make_events, timelines, request_log, telemetry.provided.sink, figures, extra_sinks)

@@ -134,6 +134,7 @@ class LoadedModels(Mapping[ModelId, LoadedModel]):
                 at_ns=now,
                 active_bytes=self._active_bytes(),
                 pace=description.pace,
+                token_bytes=description.memory.token_bytes,
             )
         )
         return found

@@ -1,8 +1,11 @@
 """The wired service: settings reach what they are for, and the telemetry of both sides arrives until it has stopped."""
 
 import asyncio
+from dataclasses import replace
 
-from application.settings import EngineSettings, ModelSettings, ModelTable, Settings, StoreSettings
+import pytest
+
+from application.settings import EngineSettings, MetricsSettings, ModelSettings, ModelTable, Settings, StoreSettings
 from domain.byte_size import ByteSize
 from domain.duration import Duration
 from domain.ids import ModelId, RequestId
@@ -10,6 +13,7 @@ from domain.request.request import GenerationRequest, TextPrompt
 from domain.request.sampling import StopRules
 from interfaces.composition.service import build_service
 from tests.support.patience import PATIENCE_S
+from tests.support.telemetry.otel import clear_otel_variables
 from tests.support.telemetry.recording import RecordingEvents
 
 MODEL, PINNED = ModelId("fake-attention"), ModelId("fake-hybrid")
@@ -25,6 +29,18 @@ def test_models_have_the_times_and_pins_that_are_set() -> None:
     service = build_service(SETTINGS)
     told = [service.pool.status(id) for id in (MODEL, PINNED)]
     assert [(one.idle_ttl_s, one.is_pinned) for one in told] == [(1800, False), (60, True)]
+    service.container.encoder().close()
+
+
+def test_routers_get_the_default_models_figures_under_the_names_that_are_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    clear_otel_variables(monkeypatch)
+    service = build_service(replace(SETTINGS, metrics=MetricsSettings(vllm_names=True)))
+    telemetry = service.container.telemetry()
+    assert telemetry.metrics_text is not None
+    lines = telemetry.metrics_text("").body.decode().splitlines()
+    assert f'cairn_requests_running{{gen_ai_response_model="{MODEL}"}} 0.0' in lines
+    assert f'vllm:cache_config_info{{block_size="16",model_name="{MODEL}",num_gpu_blocks="0"}} 1.0' in lines
+    telemetry.shutdown()
     service.container.encoder().close()
 
 

@@ -1,5 +1,6 @@
 """Events that between them feed every metric of the catalogue, and what `GET /metrics` answers after them."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from adapters.fake.environment import FakeClock
 from adapters.otel.catalogue import Metric
 from adapters.otel.setup import build_telemetry
+from adapters.otel.telemetry import NO_ROUTERS, RouterFigures
 from application.events import (
     EngineRecovered,
     EngineRestarted,
@@ -61,6 +63,7 @@ EVERYTHING: list[Event] = [
         decode_mode="batched",
         note="",
         at_ns=at(-5),
+        token_bytes=1,
     ),
     replace(Script("unpriced").queued(), model=ModelId("other")),
     matched("unpriced"),
@@ -110,14 +113,14 @@ EVERYTHING: list[Event] = [
 ]
 
 
-def exposed(accept: str) -> str:
-    """The body of `GET /metrics` for an Accept header."""
+def exposed(accept: str, events: Sequence[Event] = EVERYTHING, routers: RouterFigures = NO_ROUTERS) -> str:
+    """The body of `GET /metrics` for an Accept header, after these events."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         clear_otel_variables(monkeypatch)
         figures = live_figures()
-        telemetry = build_telemetry(TelemetrySettings(), FakeClock(), figures)
+        telemetry = build_telemetry(TelemetrySettings(), FakeClock(), figures, routers)
         sink = EventFanOut(figures.timelines, telemetry.sink, figures)
-        for event in EVERYTHING:
+        for event in events:
             sink.emit(event)
         assert telemetry.metrics_text is not None
         text = telemetry.metrics_text(accept).body.decode()

@@ -26,6 +26,16 @@ def test_room_is_never_negative_and_none_without_limits():
     assert MemoryLedger(weight_bytes=2000).room_bytes is None
 
 
+def test_usage_is_a_share_of_what_open_sequences_can_have() -> None:
+    assert MemoryLedger(state_bytes=9).kv_usage == 0.0, "not bounded"
+    room = MemoryLedger(weight_bytes=100, limits=LIMITS).kv_room_bytes
+    assert room == LIMITS.hard_bytes - 100
+    held = MemoryLedger(weight_bytes=100, live_bytes=50, hot_bytes=50, limits=LIMITS)
+    assert held.kv_usage == 0.0, "what is kept is evicted for them"
+    assert MemoryLedger(weight_bytes=100, growth_bytes=room, limits=LIMITS).kv_usage == 1.0
+    assert MemoryLedger(weight_bytes=2000, state_bytes=1, limits=LIMITS).kv_usage == 1.0
+
+
 def test_freed_buffers_are_not_use():
     assert MemoryReading(held_bytes=500, cached_bytes=450).used_bytes == 50
     assert MemoryReading(cached_bytes=450).used_bytes is None
