@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
+from application.fleet_settings import FleetSettings
 from application.mcp_settings import McpSettings as McpSettings
 from application.mcp_settings import ToolServerSettings as ToolServerSettings
 from domain.byte_size import ByteSize
@@ -357,6 +358,7 @@ class Settings:
     cache: CacheSettings = field(default_factory=CacheSettings)
     telemetry: TelemetrySettings = field(default_factory=TelemetrySettings)
     metrics: MetricsSettings = field(default_factory=MetricsSettings)
+    fleet: FleetSettings = field(default_factory=FleetSettings)
     mcp: McpSettings = field(default_factory=McpSettings)
     models: Mapping[str, ModelTable] = field(default_factory=dict[str, ModelTable])
 

@@ -5,7 +5,9 @@ from typing import cast
 from litestar import Litestar
 from litestar.types import Middleware
 
+from adapters.web.peer_reader import read_peer
 from application.installation import installed_version
+from application.use_cases.peers import Peers
 from interfaces.composition.container import Container
 from interfaces.composition.tools import build_tool_loop
 from interfaces.http.app import create_app
@@ -36,6 +38,7 @@ def build_app(container: Container) -> Litestar:
         log=container.recent_log(),
         settings=container.change_settings(),
         client_keys=container.manage_keys(),
+        peers=Peers(settings.fleet.peers, read_peer, container.clock()),
         trace_context=telemetry.trace_context,
         metrics_text=telemetry.metrics_text,
         tool_loop=build_tool_loop(

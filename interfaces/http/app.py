@@ -38,6 +38,7 @@ from interfaces.http.incoming.request_context import (
 from interfaces.http.native.admin import admin_routes
 from interfaces.http.native.cache import cache_routes
 from interfaces.http.native.drain import drain_routes
+from interfaces.http.native.fleet import fleet_routes
 from interfaces.http.native.health import health_routes, metrics_route
 from interfaces.http.native.hub import hub_routes
 from interfaces.http.native.keys import key_routes
@@ -104,6 +105,7 @@ def create_app(
             *request_routes(services),
             *log_routes(services.log),
             *mcp_routes(services),
+            *fleet_routes(services),
             *health_routes(services.check_health, version),
             *page_routes(pages),
             *([metrics_route(services.metrics_text)] if services.metrics_text is not None else ()),

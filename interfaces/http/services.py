@@ -21,6 +21,7 @@ from application.use_cases.generate import Generate
 from application.use_cases.hub_models import HubModels
 from application.use_cases.manage_keys import ManageKeys
 from application.use_cases.models import Models
+from application.use_cases.peers import Peers
 from application.use_cases.quantise import Quantise
 from application.use_cases.tokenize import Tokenize
 from application.use_cases.tool_loop import ToolLoop
@@ -54,6 +55,7 @@ class Services:
     log: RecentLog
     settings: ChangeSettings
     client_keys: ManageKeys
+    peers: Peers
     trace_context: Callable[[], Mapping[str, str]] = dict
     tool_loop: ToolLoop | None = None
     metrics_text: Callable[[str], tuple[bytes, str]] | None = None

@@ -65,6 +65,7 @@ STREAMED = [
 ]
 
 COMPUTES_NOTHING = {
+    "/admin/api/drain",
     "/admin/api/pulls",
     "/admin/api/quantise",
     "/admin/api/quantise/plan",
@@ -80,6 +81,9 @@ COMPUTES_NOTHING = {
     "/admin/api/settings/keys",
     "/admin/api/settings/undo",
     "/v1/cache/clear",
+    "/v1/chat/completions/render",
+    "/v1/completions/render",
+    "/v1/responses/render",
     "/tokenize",
     "/detokenize",
     "/apply-template",

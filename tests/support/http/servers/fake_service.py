@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import Any, cast
@@ -19,6 +19,7 @@ from adapters.image_process.workers import ImageWorkers
 from adapters.sqlite.document_store import SqliteDocumentStore
 from adapters.system.key_file import ServerKeys
 from adapters.web.image_fetcher import ImageFetcher
+from adapters.web.peer_reader import read_peer
 from application.live_settings import LiveSettings
 from application.ports.block_store import BlockStore
 from application.ports.document_store import DocumentStore
@@ -55,6 +56,7 @@ from application.use_cases.generate import Generate
 from application.use_cases.hub_models import HubModels
 from application.use_cases.manage_keys import ManageKeys
 from application.use_cases.models import Models
+from application.use_cases.peers import Peers
 from application.use_cases.quantise import Quantise
 from application.use_cases.tokenize import Tokenize
 from application.use_cases.tool_loop import ToolLoop
@@ -75,27 +77,12 @@ from interfaces.http.services import Services
 from tests.support.engines.guards import UnboundedGuard
 from tests.support.engines.short_memory import ShortMemory
 from tests.support.http.servers.live_service import running
+from tests.support.http.servers.stand_in import StandIn
 from tests.support.patience import PATIENCE_S
 from tests.support.telemetry.recording import RecordingEvents
 
 _VERSION = "9.9"
 _MAX_KINDS = 8
-
-
-class _StandIn:
-    """For one part of a server: its attributes, and calls of it. At first for nothing, so routes keep neither."""
-
-    def __init__(self) -> None:
-        self._part: Any = None
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._part, name)
-
-    def __call__(self, *arguments: Any) -> Any:
-        return self._part(*arguments)
-
-    def stands_for(self, part: object) -> None:
-        self._part = part
 
 
 class _LentApp:
@@ -106,7 +93,7 @@ class _LentApp:
     """
 
     def __init__(self, settings: ServerSettings, default_model: str, names: frozenset[str]) -> None:
-        self._parts = {name: _StandIn() for name in names}
+        self._parts = {name: StandIn() for name in names}
         given = {field.name: self._parts.get(field.name) for field in fields(Services)}
         self._parts["clock"].stands_for(FakeClock())  # read once for when the server began, as every such clock tells
         self.app = create_app(
@@ -238,6 +225,7 @@ def fake_service(
     max_steps: int = 10,
     open_requested: OpenRequested | None = None,
     asks_requested: bool = True,
+    peers: Sequence[str] = (),
 ) -> Iterator[FakeService]:
     """Start everything, and at the end stop it and check that nothing was left behind.
 
@@ -336,6 +324,7 @@ def fake_service(
         log,
         build_change_settings(live, None, served),
         ManageKeys(ServerKeys(ServerSettings(), sinks, clock)),
+        Peers(peers, read_peer, clock),
         trace_context,
         ToolLoop(
             generate,

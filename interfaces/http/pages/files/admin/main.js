@@ -4,6 +4,7 @@ import { ApiError, ask } from "../shared/api.js";
 import { setUpChangeSettings, showChangeableModels } from "./change_settings.js";
 import { showFailure, showWell, setUpConnection } from "./connection.js";
 import { setUpFigures, showFigures } from "./figures.js";
+import { readFleet, showFleet, showFleetFailure } from "./fleet.js";
 import { readPulls, setUpGetModels, showGetModels, showPulls } from "./get_models.js";
 import { setUpKeys } from "./keys.js";
 import { isLogOpen, readLogs, setUpLogs, showLogs, showLogsFailure } from "./logs.js";
@@ -31,6 +32,7 @@ const live = new Poller(
 /** Rarer: what changes by hand only, and is read from files. */
 const models = new Poller(readModels, { onAnswer: showAllModels, onFailure: failing(showModelsFailure), everyMs: 10_000 });
 const toolServers = new Poller(readToolServers, { onAnswer: showToolServers, onFailure: failing(showToolServersFailure), everyMs: 5000 });
+const fleet = new Poller(readFleet, { onAnswer: showPeers, onFailure: failing(showFleetFailure), everyMs: 5000 });
 const pulls = new Poller(readPulls, { onAnswer: showPulls, onFailure: failing(() => {}), everyMs: 1000 });
 const jobs = new Poller(readJobs, { onAnswer: showJobs, onFailure: failing(() => {}), everyMs: 1000 });
 const copies = new Poller(readCopies, { onAnswer: showCopies, onFailure: failing(showQuantiseFailure), everyMs: 10_000 });
@@ -52,6 +54,7 @@ function showLive({ overview, requests }) {
     models.now();
     settings.now();
     toolServers.now();
+    fleet.now();
     if (isLogOpen()) logs.now();
   }
 }
@@ -65,6 +68,11 @@ function showAllModels(shown) {
   isPlaced = true;
 }
 
+function showPeers(answer) {
+  showFleet(answer);
+  if (answer.data.length === 0) fleet.pause(); // until the server is another one
+}
+
 function showLiveFailure(error, waitMs) {
   isKnown = false; // another key or another server may be next
   models.pause();
@@ -74,6 +82,7 @@ function showLiveFailure(error, waitMs) {
   logs.pause();
   settings.pause();
   toolServers.pause();
+  fleet.pause();
   showFailure(error, waitMs);
   if (error instanceof ApiError && error.needsKey) live.pause();
   if (!(error instanceof ApiError)) console.error(error);
