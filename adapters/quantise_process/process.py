@@ -20,7 +20,7 @@ from typing import IO, Any, TypeAlias
 import msgspec
 
 from application.installation import child_environment
-from application.ports.quantiser import Quantiser, QuantOrder, QuantProgress, QuantReceipt
+from application.ports.quantiser import Quantiser, QuantOrder, QuantPhase, QuantProgress, QuantReceipt
 from application.services.faults import described
 from domain.errors import DomainError, InvalidRequest, ModelLoadFailed, ServerUnavailable
 from domain.models.quantisation import QuantPlan
@@ -117,13 +117,12 @@ class QuantiserProcess:
 def _answer(pipe: IO[bytes], report: Report) -> Planned | Written | Refused | None:
     """The last line of a process; None if it ended without one. What `report` raises passes through."""
     decoder: msgspec.json.Decoder[_Reply] = msgspec.json.Decoder(_Reply)
-    rest, last = b"", None
+    rest, last = b"", QuantProgress(QuantPhase.READING)
     with selectors.DefaultSelector() as selector:
         selector.register(pipe, selectors.EVENT_READ)
         while True:
             if not selector.select(INTERVAL_S):
-                if last is not None:
-                    report(last)  # for it to stop a process that is silent
+                report(last)  # for it to stop a process that is silent
                 continue
             chunk = os.read(pipe.fileno(), 1 << 16)
             if not chunk:
