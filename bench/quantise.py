@@ -8,6 +8,7 @@ then four during all of which one runs. It measures, writes and compares, and be
 
 import argparse
 import json
+import shutil
 import statistics
 import time
 from pathlib import Path
@@ -35,7 +36,7 @@ class Jobs:
 
     def start(self) -> None:
         """Returns once it measures."""
-        (self._home / "cairn" / "sensitivities.json").unlink(missing_ok=True)
+        shutil.rmtree(self._home / "cairn" / "sensitivities", ignore_errors=True)
         self.num += 1
         order = {"model": MODEL, "recipe": "measured", "name": f"copy{self.num}"}
         self._client.post(PATH, json=order).raise_for_status()

@@ -50,7 +50,7 @@ def test_a_plan_is_shown_and_a_copy_is_made(source: Path, tmp_path: Path) -> Non
         (["--size", "huge"], "huge"),
         (["--recipe", "absent.json"], "absent.json cannot be read"),
         (["--size", "1GB", "--recipe", "mixed_4_6"], "size needs the recipe measured"),
-        (["--out", ".hidden"], "name must be a plain name"),
+        (["--out", ".hidden"], "name must be at most 96 letters"),
     ],
 )
 def test_what_cannot_be_made_is_refused_before_any_work(
