@@ -1,4 +1,4 @@
-"""The shared store on a RESP server. docs/shared-cache.md describes the layout:
+"""The shared store on a RESP server. docs/fleet.md describes the layout:
 
     cairn:1:FLEET:NAMESPACE:b:HASH           a block: label and first piece of the body
     cairn:1:FLEET:NAMESPACE:s:DIGEST         a snapshot, likewise

@@ -1,6 +1,7 @@
 """The files of deploy/fleet: three servers, a proxy, a shared server and their monitoring use the same names.
 
-The configurations of the proxies run in tests/integration/http/test_fleet_routing.py.
+The configurations of the proxies run in tests/integration/http/test_fleet_routing.py, those of routers in
+test_fleet_routers.py beside it.
 """
 
 import os
@@ -18,6 +19,7 @@ from application.settings import Settings
 from interfaces.http.incoming.request_context import HEALTH_PATHS
 
 FLEET = Path(__file__).parents[3] / "deploy/fleet"
+ROUTERS = ("vllm-router.sh", "sglang-router.sh")
 SERVERS = ["cairn-1:8000", "cairn-2:8000", "cairn-3:8000"]
 COMPOSE: dict[str, Any] = yaml.safe_load((FLEET / "compose.yaml").read_text())
 OBJECTS: list[dict[str, Any]] = list(yaml.safe_load_all((FLEET / "kubernetes.yaml").read_text()))
@@ -41,7 +43,7 @@ def settings_of(variables: dict[str, Any]) -> Settings:
 
 
 def test_every_file_names_the_same_three_servers() -> None:
-    for name in ("haproxy.cfg", "nginx.conf", "prometheus.yaml"):
+    for name in ("haproxy.cfg", "nginx.conf", "prometheus.yaml", *ROUTERS):
         assert re.findall(r"cairn-\d:8000", (FLEET / name).read_text()) == SERVERS, name
     assert [f"{name}:8000" for name in COMPOSE["services"] if name.startswith("cairn-")] == SERVERS
     servers = object_of("StatefulSet", "cairn")["spec"]
@@ -79,8 +81,18 @@ def test_probes_ask_for_what_there_is_and_a_stop_has_its_time() -> None:
     pod = object_of("StatefulSet", "cairn")["spec"]["template"]["spec"]
     (seconds,) = [int(word) for word in container["lifecycle"]["preStop"]["exec"]["command"] if word.isdigit()]
     assert pod["terminationGracePeriodSeconds"] >= 80 + seconds  # as deploy.md says of a stop
-    for name in ("haproxy.cfg", "nginx.conf"):
-        assert re.search(r"httpchk GET /health/ready|http_503", (FLEET / name).read_text())
+    for name in ("haproxy.cfg", "nginx.conf", *ROUTERS):
+        assert re.search(
+            r"httpchk GET /health/ready|http_503|--health-check-endpoint /health/ready", (FLEET / name).read_text()
+        )
+
+
+def test_a_router_is_reached_from_its_own_machine_only() -> None:
+    for name in ROUTERS:
+        text = (FLEET / name).read_text()
+        assert "--host 127.0.0.1 " in text
+        assert "--prometheus-host 127.0.0.1 " in text
+        assert not re.search(r"(?<!plane)-api-key\b", text), "it would be sent for whoever asks without a key"
 
 
 def test_no_container_runs_as_root_or_without_a_bound() -> None:
