@@ -73,8 +73,14 @@ def cairn_in_process(
         thread.join(60)
 
 
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 class ServerProcess:
-    """`python -m ARGUMENTS --host 127.0.0.1 --port FREE`, started, stopped, killed and started again."""
+    """`python -m ARGUMENTS --host 127.0.0.1 --port FREE`, started, stopped, killed and started again on its port."""
 
     def __init__(
         self,
@@ -91,21 +97,18 @@ class ServerProcess:
         self._python = python
         self._environment = {**os.environ, **(environment or {})}
         self._process: subprocess.Popen[bytes] | None = None
-        self.url = ""
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
 
     def start(self) -> None:
         """Returns once the server answers; raises RuntimeError with the end of its log if it does not."""
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
         with self._log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                [self._python, "-m", *self._arguments, "--host", "127.0.0.1", "--port", str(port)],
+                [self._python, "-m", *self._arguments, "--host", "127.0.0.1", "--port", str(self.port)],
                 stdout=log,
                 stderr=log,
                 env=self._environment,
             )
-        self.url = f"http://127.0.0.1:{port}"
         self._wait_until_ready()
 
     def stop(self) -> None:
