@@ -5,9 +5,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
+from application.cache_settings import CacheSettings as CacheSettings
 from application.fleet_settings import FleetSettings
 from application.mcp_settings import McpSettings as McpSettings
 from application.mcp_settings import ToolServerSettings as ToolServerSettings
+from application.setting_checks import FIXED as FIXED
+from application.setting_checks import check_choice
 from domain.byte_size import ByteSize
 from domain.duration import Duration
 from domain.errors import InvalidRequest, require
@@ -18,9 +21,6 @@ from domain.models.model_card import parsed_alias
 from domain.request.repetition import RepetitionDetection
 from domain.request.sampling import SamplingDefaults
 from domain.speculation.drafter import SpeculationMode
-
-FIXED: Mapping[str, bool] = {"is_fixed": True}
-"""Metadata of fields that no file, variable or flag sets; only code that makes its own settings may change them."""
 
 ANY = "*"
 """A value that stands for every host or every origin in a list of them."""
@@ -163,12 +163,6 @@ class ModelTable:
         check_choice(self.speculation, "speculation", *SPECULATION_MODES)
         check_kv(self.kv_bits, self.kv_group_size, "")
         require(not self.base or bool(self.adapter), "base", "needs an adapter: another name alone is server.aliases")
-
-
-def check_choice(value: str | None, name: str, *allowed: str) -> None:
-    """`value` None: unset."""
-    listed = f"{', '.join(allowed[:-1])} or {allowed[-1]}"
-    require(value is None or value in allowed, name, f"must be {listed}")
 
 
 def check_context(context_length: int | None, name: str) -> None:
@@ -314,22 +308,6 @@ class StoreSettings:
                 f"must name a file with the fleet's key: {', '.join(hosts)} can be reached from other machines, and"
                 " what they write there would be taken for state of this server",
             )
-
-
-@dataclass(frozen=True, slots=True)
-class CacheSettings:
-    """Prefix reuse. `exact`: restore only at grid positions (bit-identical to recomputing). `show_text`: explanations
-    quote stored prompts: on, off, or auto (see `Settings.shows_text`). `live_states`: the bound on states of ended
-    sequences that are kept for the next turn of their conversation. They are evicted before anything else, so that the
-    bound matters for one long conversation. 0 keeps none."""
-
-    exact: bool = False
-    salt: str = ""
-    show_text: str = "auto"
-    live_states: ByteSize = field(default=ByteSize(share=0.5), metadata=FIXED)
-
-    def __post_init__(self) -> None:
-        check_choice(self.show_text, "cache.show_text", "auto", "on", "off")
 
 
 @dataclass(frozen=True, slots=True)

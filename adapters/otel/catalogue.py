@@ -195,6 +195,13 @@ SHARED_RECORDS = _counter(
     *(names.CAIRN_OPERATION, names.CAIRN_OUTCOME),
 )
 SHARED_AVAILABLE = _gauge("cairn.shared.available", "1", "1 while the shared store is asked, 0 after it failed.")
+KV_EVENT_BATCHES = _counter(
+    *("cairn.kv_events.batches", "{batch}"),
+    "Batches of KV events by outcome: sent, lost (a subscriber's queue was full), replayed (a consumer asked for the"
+    " state) or unread.",
+    names.CAIRN_OUTCOME,
+)
+KV_EVENT_SUBSCRIBERS = _gauge("cairn.kv_events.subscribers", "{subscriber}", "Subscribers of the KV events.")
 
 # Memory
 MEMORY_USED = _gauge(

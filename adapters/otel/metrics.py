@@ -254,6 +254,10 @@ FEEDS: Mapping[type, Feed] = {
         Point(catalogue.CACHE_EVICTED, event.num_records, {names.CAIRN_TIER: "store", names.CAIRN_REASON: event.reason})
     ],
     on.SharedStoreUsed: _shared,
+    on.KvEventsSent: lambda event, _: [
+        Point(catalogue.KV_EVENT_BATCHES, 1, {names.CAIRN_OUTCOME: event.outcome}),
+        Point(catalogue.KV_EVENT_SUBSCRIBERS, event.num_subscribers),
+    ],
     on.ToolCalled: _tool_called,
     on.MemoryMeasured: _memory_measured,
     on.PressureRelieved: _one(catalogue.MEMORY_ACTIONS, lambda event: {names.CAIRN_KIND: event.kind}),

@@ -228,6 +228,16 @@ class StoreOpened:
     at_ns: int
 
 
+@dataclass(frozen=True, slots=True)
+class KvEventsSent:
+    """A batch of KV events was sent. `outcome`: sent; lost, where a subscriber's queue was full and it got none;
+    replayed, for an answer to a consumer that lost some or came late; unread, where that did not read it."""
+
+    outcome: str
+    num_subscribers: int
+    at_ns: int
+
+
 ServerEvent: TypeAlias = (
     HttpRefused
     | StepCompleted
@@ -246,6 +256,7 @@ ServerEvent: TypeAlias = (
     | RecordsEvicted
     | StoreFault
     | SharedStoreUsed
+    | KvEventsSent
     | StoreOpened
     | ToolCalled
 )

@@ -27,7 +27,7 @@ last prompt token is never restored: it is computed, because its logits are want
 Not safe for threads: the owner of an index holds a lock.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from itertools import takewhile
@@ -217,13 +217,15 @@ class PrefixIndex:
     namespace, and each time it is cleared.
 
     `infos`: its names, because equal models share one namespace; `info`: the last one used. `is_over`: it was cleared.
-    `is_known`: all stored records are here. `num_in_memory`: those that are hot or queued.
+    `is_known`: all stored records are here. `num_in_memory`: those that are hot or queued. `note_changed`: called with
+    each record that came, went or changed its places; it returns at once and calls no index.
     """
 
     def __init__(self, info: NamespaceInfo, *, is_known: bool = True) -> None:
         self.info, self.infos, self.namespace = info, {info}, info.namespace
         self.is_known, self.is_over = is_known, False
         self.num_in_memory = 0
+        self.note_changed: Callable[[RecordKey], object] | None = None
         self._blocks: dict[bytes, int] = {}
         self._snapshots: dict[BlockHash, dict[int, dict[bytes, int]]] = {}
         # 8 bytes of each hash: a mix-up (about once in 10**14) would mislabel a reason.
@@ -245,7 +247,7 @@ class PrefixIndex:
                 group, name = lengths.setdefault(key.num_partial, {}), key.digest
             before = group.get(name, 0)
             group[name] = before | place
-            self._count(before, before | place)
+            self._count(key, before, before | place)
 
     def remove(self, keys: Iterable[RecordKey], place: int) -> None:
         """Remove records from a place. Idempotent."""
@@ -254,7 +256,7 @@ class PrefixIndex:
             after = before & ~place
             if before == after:
                 continue
-            self._count(before, after)
+            self._count(key, before, after)
             if isinstance(key, BlockKey):
                 self._set_block(key.hash, after)
             else:
@@ -328,9 +330,11 @@ class PrefixIndex:
         if not lengths:
             del self._snapshots[key.block_hash]
 
-    def _count(self, before: int, after: int) -> None:
+    def _count(self, key: RecordKey, before: int, after: int) -> None:
         in_memory = HOT | QUEUED
         self.num_in_memory += (after & in_memory > 0) - (before & in_memory > 0)
+        if self.note_changed is not None and before != after:
+            self.note_changed(key)
 
 
 def _own_snapshots(

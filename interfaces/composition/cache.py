@@ -11,9 +11,11 @@ from application.events import FaultObserved
 from application.ports.block_store import BlockStore
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
+from application.ports.kv_events import KvEventPublisher
 from application.ports.shared_store import SharedStore
 from application.services.faults import described
 from application.services.lane import Lane
+from application.services.prefix.block_news import BlockNews
 from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.live_tier import LiveTier
@@ -61,10 +63,11 @@ class CacheTiers:
         uploads_on_compute_thread: bool = False,
         read_timeout_s: float = READ_TIMEOUT_S,
         shared: SharedStore | None = None,
+        publisher: KvEventPublisher | None = None,
     ) -> None:
         """`upload`, `uploads_on_compute_thread`: as in Backend. `memory`: the memory that shares refer to; None: all of
         the host's. `read_timeout_s`: the limit on one read of some records; beyond it prompts are computed without the
-        store. `shared`: the store that other servers share."""
+        store. `shared`: the store that other servers share. `publisher`: of KV events; None: nobody is told."""
         host_bytes = SystemMemory().read().total_bytes or 0
         total_bytes = memory.total_bytes if memory is not None else host_bytes
         hot_bytes = settings.store.hot_tier.resolve(total_bytes)
@@ -94,7 +97,11 @@ class CacheTiers:
         tiers = PrefixTiers(self.hot, self._store_tier, self.live, hashing=self._hashing, shared=self.shared)
         is_enabled = bool(hot_bytes) or store is not None
         grid = BlockGrid(settings.engine.block_size, limits.grid, cache.exact)
-        self.prefix_cache = PrefixCache(tiers, grid, is_enabled=is_enabled, salt=cache.salt)
+        self._publisher, news = publisher, None
+        if publisher is not None:
+            news = BlockNews(tiers, cache.events_block)
+            publisher.start(news)
+        self.prefix_cache = PrefixCache(tiers, grid, is_enabled=is_enabled, salt=cache.salt, news=news)
 
     def _live_fault(self, error: Exception) -> None:
         self._events.emit(FaultObserved("cache.live", described(error), self._clock.now_ns()))
@@ -111,6 +118,8 @@ class CacheTiers:
         takes `timeout_s` and three times CLOSE_TIMEOUT_S at most.
         """
         began_ns = self._clock.now_ns()
+        if self._publisher is not None:
+            self._publisher.close()
         self._hashing.close()
         self._store_tier.close()
         counts = self.writer.close(timeout_s) if self.writer is not None else None

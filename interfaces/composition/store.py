@@ -23,9 +23,10 @@ from application.events import StoreFault
 from application.ports.block_store import BlockStore, OpenFailure, StoreOpenError
 from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
+from application.ports.kv_events import KvEventPublisher
 from application.ports.shared_store import SharedStore
 from application.services.documents import Documents
-from application.settings import Settings, StoreSettings
+from application.settings import CacheSettings, Settings, StoreSettings
 from domain.errors import ServerUnavailable
 from interfaces.composition.backends import cache_dir
 
@@ -78,6 +79,22 @@ def build_shared_store(settings: StoreSettings) -> SharedStore | None:
     key = _fleet_key(settings.shared_key_file)
     nodes = settings.shared_nodes
     return RespSharedStore(settings.shared, ZstdStateCodec(), key, settings.shared_password, nodes=nodes)
+
+
+def build_kv_publisher(settings: CacheSettings, events: EventSink, clock: Clock) -> KvEventPublisher | None:
+    """Returns the publisher of KV events, which listens already; None without one. Raises ServerUnavailable."""
+    if not settings.events:
+        return None
+    try:
+        from adapters.zmq.event_wire import EventWire
+        from adapters.zmq.publisher import CannotPublish, ZmqPublisher
+    except ImportError:
+        raise ServerUnavailable('cache.events: needs pyzmq; install the extra "events" of cairn-mlx') from None
+    wire = EventWire(settings.events_block, are_integers=settings.events_hash == "int")
+    try:
+        return ZmqPublisher(settings.events, settings.events_replay, settings.events_topic, wire, events, clock)
+    except CannotPublish as error:
+        raise ServerUnavailable(str(error)) from None
 
 
 def _fleet_key(name: str | None) -> bytes:

@@ -21,7 +21,7 @@ from domain.scheduling.step_values import StepLimits
 from interfaces.composition.backends import Backend, choose_backend, describe_computing
 from interfaces.composition.cache import CacheTiers
 from interfaces.composition.memory import memory_limits
-from interfaces.composition.store import build_shared_store, build_store
+from interfaces.composition.store import build_kv_publisher, build_shared_store, build_store
 
 NUM_GRAMMAR_THREADS = 4
 
@@ -63,6 +63,7 @@ class TokenSide(containers.DeclarativeContainer):
     engine_events = providers.Singleton(EventBatcher, clock)
     store = providers.Singleton(build_store, settings.provided.store, engine_events, clock)
     shared_store = providers.Singleton(build_shared_store, settings.provided.store)
+    publisher = providers.Singleton(build_kv_publisher, settings.provided.cache, engine_events, clock)
     memory = providers.Singleton(memory_limits, settings.provided.engine.memory, backend)
     cache = providers.Singleton(
         CacheTiers,
@@ -75,6 +76,7 @@ class TokenSide(containers.DeclarativeContainer):
         memory,
         uploads_on_compute_thread=backend.provided.uploads_on_compute_thread,
         shared=shared_store,
+        publisher=publisher,
     )
     guard = providers.Singleton(
         MemoryGuard,

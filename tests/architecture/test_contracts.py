@@ -47,6 +47,7 @@ PLANTED: list[tuple[str, dict[str, str]]] = [
     ("lmdb-at-home", {"adapters/memory/planted.py": "import lmdb"}),
     ("zstd-at-home", {"adapters/lmdb/planted.py": "import zstandard"}),
     ("resp-at-home", {"adapters/memory/planted.py": "import valkey"}),
+    ("zmq-at-home", {"adapters/resp/planted.py": "import zmq"}),
     ("grammars-at-home", {"adapters/mlx/planted.py": "import llguidance"}),
     ("pixels-at-home", {"adapters/tokenizers/planted.py": "from PIL import Image"}),
     ("pdf-at-home", {"adapters/pillow/planted.py": "import pypdf"}),

@@ -10,6 +10,7 @@ from functools import reduce
 
 from application.ports.cache_stats import Cleared
 from application.services.memory_leases import MemoryLeases
+from application.services.prefix.block_news import BlockNews
 from application.services.prefix.explainer import explain
 from application.services.prefix.no_reuse import NoReuse
 from application.services.prefix.session import PrefixSession
@@ -29,12 +30,22 @@ class PrefixCache:
     """The prefix cache as the engine uses it. See the module docstring for threads. `tiers`: for readings of them.
     `num_cleared`: calls of `clear`."""
 
-    def __init__(self, tiers: PrefixTiers, grid: BlockGrid, *, is_enabled: bool = True, salt: str = "") -> None:
-        """`salt`: the server's own; it enters every namespace together with the model's and the request's."""
+    def __init__(
+        self,
+        tiers: PrefixTiers,
+        grid: BlockGrid,
+        *,
+        is_enabled: bool = True,
+        salt: str = "",
+        news: BlockNews | None = None,
+    ) -> None:
+        """`salt`: the server's own; it enters every namespace together with the model's and the request's. `news`: the
+        feed of other programs; None: nobody is told."""
         self.tiers = tiers
         self._grid = grid
         self._is_enabled = is_enabled
         self._salt = salt
+        self._news = news
         self._models: dict[ModelId, ModelDescription] = {}
         self._model_salts: dict[ModelId, str] = {}
         self.num_cleared = 0
@@ -50,7 +61,11 @@ class PrefixCache:
         self._model_salts[model.id] = salt
         note = self.note(model)
         if not note:  # read while the rest of the model is made ready, for requests without a salt
-            self.tiers.load(self.tiers.indexes.epoch(self._info(model, self._tenant(model.id, ""))))
+            own_salt = self._tenant(model.id, "")
+            info = self._info(model, own_salt)
+            self.tiers.load(self.tiers.indexes.epoch(info))
+            if self._news is not None and not own_salt and not model.adapter_digest:
+                self._news.follow(info, self._rules(model))
         return note
 
     def detach(self, id: ModelId) -> None:

@@ -53,6 +53,11 @@ class Indexes:
                     del self._recent[oldest]
             return epoch
 
+    def keys(self, epoch: PrefixIndex) -> list[RecordKey]:
+        """Returns the keys of all records of an epoch."""
+        with self._lock:
+            return epoch.keys()
+
     def load(self, epoch: PrefixIndex) -> None:
         """Reads the keys of all stored records of the namespace. Blocks for the store."""
         if epoch.is_known or epoch.is_over or self._read_keys is None:

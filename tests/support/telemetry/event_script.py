@@ -9,6 +9,7 @@ from application.events import (
     FirstToken,
     ImageSeen,
     ImagesMatched,
+    KvEventsSent,
     Parsing,
     PrefillChunkComputed,
     ReadinessMeasured,
@@ -143,6 +144,7 @@ OF_THE_TIERS: list[Event] = [
     CacheMeasured(TIERS, at(0), shared_available=1),
     RecordsPersisted(num_records=4, raw_bytes=1_000_000, started_ns=at(0), at_ns=at(0.01), offered_ns=at(-0.5)),
     SharedStoreUsed("read", "read", 3, 500_000, at(0), at(0.01)),
+    KvEventsSent("sent", 2, at(0.02)),
 ]
 
 

@@ -1,0 +1,1 @@
+"""KV events over ZeroMQ, in the format of vLLM's consumers."""
