@@ -138,7 +138,8 @@ def _answer(pipe: IO[bytes], report: Report) -> Planned | Written | Refused | No
 
 def _environment() -> Mapping[str, str]:
     wanted = ("MLX_", "CAIRN_BLAS", "CUDA_", "OMP_", "OPENBLAS_")
-    return {name: value for name, value in child_environment().items() if name in PASSED or name.startswith(wanted)}
+    found = {name: value for name, value in child_environment().items() if name in PASSED or name.startswith(wanted)}
+    return {"OMP_NUM_THREADS": "1"} | found  # the others are the server's
 
 
 # ---- the process's end -----------------------------------------------------------------------------------------------
@@ -148,6 +149,8 @@ def serve(make: Callable[[str], Quantiser]) -> int:
     """Answers one call and returns the exit status. `make`: the quantiser, by `memory_dir`. Main thread."""
     with suppress(OSError):
         os.nice(_NICEST)
+        if sys.platform == "linux":  # any other process that wakes up takes its processor at once
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     output = os.fdopen(os.dup(1), "wb", buffering=0)
     os.dup2(2, 1)  # what libraries print is no answer
     call = msgspec.json.decode(sys.stdin.buffer.readline(), type=Call)
