@@ -39,11 +39,13 @@ def text_of(number: int) -> str:
 def test_a_conversation_stays_and_new_ones_go_where_there_is_less_to_do(fleet: Fleet) -> None:
     one, other = text_of(1), text_of(2)
     busy = fleet.ask(one)
+    loaded = fleet.queued()[busy] + LOADED
     body = {"model": MODEL, "prompt": one, "max_tokens": 8}
     with ThreadPoolExecutor(LOADED) as pool:
         long = [pool.submit(fleet.client.post, "/v1/completions", json=body) for _ in range(LOADED)]
         fleet.gates[busy].wait_until_reached()
         wait_until(lambda: max(worker["load"] for worker in fleet.proxy.workers()) == LOADED, "the load to be counted")
+        wait_until(lambda: fleet.queued()[busy] == loaded, "all to have arrived")
         idle = fleet.ask(other)
         fleet.gates[busy].open()
         assert {request.result().status_code for request in long} == {200}

@@ -25,15 +25,16 @@ class Fleet:
 
     def ask(self, prompt: str = "say something", **headers: str) -> int:
         """Returns the number of the server that answered."""
-        before = self._queued()
+        before = self.queued()
         body = {"model": MODEL, "prompt": prompt, "max_tokens": 2}
         answer = self.client.post("/v1/completions", json=body, headers=headers)
         assert answer.status_code == 200, answer.text
-        after = self._queued()
+        after = self.queued()
         (number,) = [at for at in range(len(after)) if after[at] > before[at]]
         return number
 
-    def _queued(self) -> list[int]:
+    def queued(self) -> list[int]:
+        """Returns how many requests each server has got."""
         return [len(service.events.of("RequestQueued")) for service in self.services]
 
     def session_of(self, number: int, header: str = "x-session-id") -> str:
@@ -42,8 +43,9 @@ class Fleet:
 
     def stop(self, number: int) -> None:
         """Returns once this server refuses connections."""
+        url = self.services[number].base_url
         self.services[number].server.stop()
-        wait_until(lambda: not is_open(self.services[number]), "the server to be closed")
+        wait_until(lambda: not is_open(url), "the server to be closed")
 
 
 @contextmanager
@@ -76,9 +78,9 @@ def behind(
     return services, stack.enter_context(proxy(kind, addresses, folder, *options))
 
 
-def is_open(service: FakeService) -> bool:
+def is_open(url: str) -> bool:
     try:
-        httpx.get(f"{service.base_url}/health/live")
+        httpx.get(f"{url}/health/live")
     except httpx.TransportError:
         return False
     return True
