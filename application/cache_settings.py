@@ -19,9 +19,9 @@ class CacheSettings:
     sequences that are kept for the next turn of their conversation. They are evicted before anything else, so that the
     bound matters for one long conversation. 0 keeps none.
 
-    `events`: the address on which routers are told which blocks of prompts are kept; empty for none. `events_replay`:
-    the address on which they ask for what they missed. `events_topic`: the topic of all events. `events_block`: tokens
-    of a told block. `events_hash`: how hashes are sent, int or bytes.
+    `events`: the address on which kept blocks are published to routers; empty for none. `events_replay`: the address on
+    which they ask for what they missed. `events_topic`: the topic of all events. `events_block`: tokens
+    of a published block. `events_hash`: how hashes are sent, int or bytes.
     """
 
     exact: bool = False
@@ -39,7 +39,9 @@ class CacheSettings:
         check_choice(self.events_hash, "cache.events_hash", "int", "bytes")
         require(1 <= self.events_block <= MAX_BLOCK, "cache.events_block", f"must be in 1..{MAX_BLOCK}")
         require(not self.events_replay or bool(self.events), "cache.events_replay", "needs cache.events")
-        require(not (self.events and self.salt), "cache.events", "needs cache.salt to be empty, or nothing is told")
+        require(
+            not (self.events and self.salt), "cache.events", "needs cache.salt to be empty: nothing salted is published"
+        )
         for name, value in (("events", self.events), ("events_replay", self.events_replay)):
             found = _ADDRESS.fullmatch(value)
             address = address_of(found[1].strip("[]")) if found is not None else None

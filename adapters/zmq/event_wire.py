@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from msgspec import msgpack
 
-from domain.prefix.told_blocks import BlockEvent, BlocksRemoved, BlocksStored
+from domain.prefix.published_blocks import BlockEvent, BlocksRemoved, BlocksStored
 
 MAX_BATCH_TOKENS = 262_144
 """Tokens of one batch, about 1.5 MB: consumers refuse more than 16 MiB."""

@@ -2,7 +2,7 @@
 
 It keeps no history. A replay from number n is answered with the present state under n, behind an event that clears what
 the consumer had, and with empty batches under the numbers that follow; a part of the state that one batch cannot hold
-is published for all, as news. Without an endpoint for replays the state is published with each subscription.
+is published for all, as feed. Without an endpoint for replays the state is published with each subscription.
 
 Numbers begin at 0 with each start, and again after MAX_NUMBER, with the state, because a late consumer reads an answer
 for every number: vllm-router reads about half a million before it gives up. A consumer notices a gap at the next batch,
@@ -21,7 +21,7 @@ from application.ports.clock import Clock
 from application.ports.event_sink import EventSink
 from application.ports.kv_events import KvEventFeed
 from application.services.faults import described
-from domain.prefix.told_blocks import BlockEvent
+from domain.prefix.published_blocks import BlockEvent
 
 POLL_MS = 100
 HEARTBEAT_S = 3.0

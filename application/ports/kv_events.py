@@ -1,4 +1,4 @@
-"""KV events: how other programs, routers above all, are told which blocks of which prompts this server can resume.
+"""KV events: what this server publishes to other programs, above all routers, of the blocks from which it can resume.
 
 Contract
 * A feed is read by one thread, the publisher's: each of its methods does part of the work and returns.
@@ -9,7 +9,7 @@ Contract
 from collections.abc import Sequence
 from typing import Protocol
 
-from domain.prefix.told_blocks import BlockEvent
+from domain.prefix.published_blocks import BlockEvent
 
 
 class KvEventFeed(Protocol):

@@ -76,11 +76,6 @@ Recipe = Callable[[str], Quantisation | None]
 """Returns the form of the matrix at a path; None for plain."""
 
 
-def uniform(form: Quantisation) -> Recipe:
-    """Returns the recipe of one form."""
-    return lambda _: form
-
-
 def mixed(name: str, group: int, paths: Sequence[str], num_layers: int) -> Recipe:
     """Returns a recipe of mlx-lm: high bits for the output matrix, and for values and down projections in the first
     and the last eighth of the layers and in every third between (`mixed_quant_predicate_builder`). Raises

@@ -15,7 +15,7 @@ from application.ports.kv_events import KvEventPublisher
 from application.ports.shared_store import SharedStore
 from application.services.faults import described
 from application.services.lane import Lane
-from application.services.prefix.block_news import BlockNews
+from application.services.prefix.block_feed import BlockFeed
 from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.live_tier import LiveTier
@@ -67,7 +67,7 @@ class CacheTiers:
     ) -> None:
         """`upload`, `uploads_on_compute_thread`: as in Backend. `memory`: the memory that shares refer to; None: all of
         the host's. `read_timeout_s`: the limit on one read of some records; beyond it prompts are computed without the
-        store. `shared`: the store that other servers share. `publisher`: of KV events; None: nobody is told."""
+        store. `shared`: the store that other servers share. `publisher`: of KV events; None: nobody is published."""
         host_bytes = SystemMemory().read().total_bytes or 0
         total_bytes = memory.total_bytes if memory is not None else host_bytes
         hot_bytes = settings.store.hot_tier.resolve(total_bytes)
@@ -97,11 +97,11 @@ class CacheTiers:
         tiers = PrefixTiers(self.hot, self._store_tier, self.live, hashing=self._hashing, shared=self.shared)
         is_enabled = bool(hot_bytes) or store is not None
         grid = BlockGrid(settings.engine.block_size, limits.grid, cache.exact)
-        self._publisher, news = publisher, None
+        self._publisher, feed = publisher, None
         if publisher is not None:
-            news = BlockNews(tiers, cache.events_block)
-            publisher.start(news)
-        self.prefix_cache = PrefixCache(tiers, grid, is_enabled=is_enabled, salt=cache.salt, news=news)
+            feed = BlockFeed(tiers, cache.events_block)
+            publisher.start(feed)
+        self.prefix_cache = PrefixCache(tiers, grid, is_enabled=is_enabled, salt=cache.salt, feed=feed)
 
     def _live_fault(self, error: Exception) -> None:
         self._events.emit(FaultObserved("cache.live", described(error), self._clock.now_ns()))

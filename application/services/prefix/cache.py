@@ -10,7 +10,7 @@ from functools import reduce
 
 from application.ports.cache_stats import Cleared
 from application.services.memory_leases import MemoryLeases
-from application.services.prefix.block_news import BlockNews
+from application.services.prefix.block_feed import BlockFeed
 from application.services.prefix.explainer import explain
 from application.services.prefix.no_reuse import NoReuse
 from application.services.prefix.session import PrefixSession
@@ -37,15 +37,15 @@ class PrefixCache:
         *,
         is_enabled: bool = True,
         salt: str = "",
-        news: BlockNews | None = None,
+        feed: BlockFeed | None = None,
     ) -> None:
-        """`salt`: the server's own; it enters every namespace together with the model's and the request's. `news`: the
-        feed of other programs; None: nobody is told."""
+        """`salt`: the server's own; it enters every namespace together with the model's and the request's. `feed`: the
+        feed of other programs; None: nobody is published."""
         self.tiers = tiers
         self._grid = grid
         self._is_enabled = is_enabled
         self._salt = salt
-        self._news = news
+        self._feed = feed
         self._models: dict[ModelId, ModelDescription] = {}
         self._model_salts: dict[ModelId, str] = {}
         self.num_cleared = 0
@@ -64,8 +64,8 @@ class PrefixCache:
             own_salt = self._tenant(model.id, "")
             info = self._info(model, own_salt)
             self.tiers.load(self.tiers.indexes.epoch(info))
-            if self._news is not None and not own_salt and not model.adapter_digest:
-                self._news.follow(info, self._rules(model))
+            if self._feed is not None and not own_salt and not model.adapter_digest:
+                self._feed.follow(info, self._rules(model))
         return note
 
     def detach(self, id: ModelId) -> None:

@@ -1,4 +1,4 @@
-"""KV events of `cairn serve` as a process: what a subscriber is told, and the two consumers that read them.
+"""KV events of `cairn serve` as a process: what a subscriber is published, and the two consumers that read them.
 
 The consumers run where CAIRN_KV_CONSUMERS names an environment that has vllm-router and ai-dynamo.
 """
@@ -68,7 +68,7 @@ def until(is_so: Callable[[], bool]) -> None:
         assert any(is_so() or nothing.poll(100) for _ in range(int(PATIENCE_S * 10)))
 
 
-def test_a_subscriber_is_told_what_the_server_keeps_and_nothing_of_a_salted_request(tmp_path: Path) -> None:
+def test_a_subscriber_is_published_what_the_server_keeps_and_nothing_of_a_salted_request(tmp_path: Path) -> None:
     salted, plain = ids(1), ids(2)
     with serving(tmp_path) as server:
         server.ask(salted, cache_salt="alice")

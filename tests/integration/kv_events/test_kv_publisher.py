@@ -16,11 +16,11 @@ from application.events import FaultObserved, KvEventsSent
 from application.settings import CacheSettings
 from domain.errors import ServerUnavailable
 from domain.id_row import IdRow
-from domain.prefix.told_blocks import BlockEvent, BlocksCleared, BlocksRemoved, BlocksStored, Medium
+from domain.prefix.published_blocks import BlockEvent, BlocksCleared, BlocksRemoved, BlocksStored, Medium
 from interfaces.composition.store import build_kv_publisher
 from tests.support.patience import PATIENCE_S
 from tests.support.stores.event_reader import EventReader
-from tests.support.stores.told_picture import Picture
+from tests.support.stores.published_picture import Picture
 from tests.support.telemetry.recording import RecordingEvents
 
 SIZE = 4
@@ -39,7 +39,7 @@ class ListedFeed:
 
     def __init__(self) -> None:
         self._waiting: deque[Sequence[BlockEvent] | Exception] = deque()
-        self._told: dict[tuple[bytes, ...], BlockEvent] = {}
+        self._published: dict[tuple[bytes, ...], BlockEvent] = {}
 
     @property
     def is_behind(self) -> bool:
@@ -59,13 +59,13 @@ class ListedFeed:
             raise events
         for event in events:
             if isinstance(event, BlocksStored):
-                self._told[event.hashes] = event
+                self._published[event.hashes] = event
             elif isinstance(event, BlocksRemoved):
-                self._told.pop(event.hashes)
+                self._published.pop(event.hashes)
         return events
 
     def state(self) -> Sequence[BlockEvent]:
-        return [BlocksCleared(), *self._told.values()]
+        return [BlocksCleared(), *self._published.values()]
 
 
 class Served:
@@ -211,7 +211,7 @@ def test_numbers_begin_again_with_the_state(has_replay: bool, monkeypatch: pytes
         assert max(reader.numbers) <= 51
 
 
-def test_without_replays_a_new_subscriber_is_told_the_state_at_once() -> None:
+def test_without_replays_a_new_subscriber_is_published_the_state_at_once() -> None:
     with serving(has_replay=False) as served:
         served.feed.more(stored(10), stored(20))
         _until(lambda: "sent" in served.outcomes())

@@ -13,7 +13,7 @@ from application.ports.compute import DecodeStart
 from application.ports.event_sink import EventSink
 from application.ports.shared_store import SharedStore
 from application.services.lane import Lane
-from application.services.prefix.block_news import BlockNews
+from application.services.prefix.block_feed import BlockFeed
 from application.services.prefix.cache import PrefixCache
 from application.services.prefix.hot_tier import HotTier
 from application.services.prefix.live_tier import LiveTier
@@ -91,11 +91,11 @@ class CacheDriver:
         upload: Upload | None = None,
         shared: SharedStore | None = None,
         calls: Lane | None = None,
-        told_size: int = 0,
+        published_size: int = 0,
     ) -> None:
         """`upload`: what the compute thread does to each payload that is read. `calls`: makes those of the `shared`
-        store, by default at once; what waits for it is written by `share`. `told_size`: of the blocks that others are
-        told of; 0: they are told nothing."""
+        store, by default at once; what waits for it is written by `share`. `published_size`: of the blocks that are
+        published; 0: none are."""
         self.store = store
         self.writer = DirectWriter(store) if store is not None else None
         self.hot, self.live = HotTier(hot_bytes), LiveTier(live_bytes)
@@ -114,8 +114,8 @@ class CacheDriver:
         self.tiers = PrefixTiers(self.hot, store_tier, self.live, hashing=hashing or InlineLane(), shared=own)
         self.num_wakes = 0
         grid = BlockGrid(BLOCK, GRID, is_exact)
-        self.news = BlockNews(self.tiers, told_size) if told_size else None
-        self.cache = PrefixCache(self.tiers, grid, is_enabled=is_enabled, news=self.news)
+        self.feed = BlockFeed(self.tiers, published_size) if published_size else None
+        self.cache = PrefixCache(self.tiers, grid, is_enabled=is_enabled, feed=self.feed)
         self.cache.wake_with(self._wake)
         self.model = FakeModel(ModelSource(TOY, "p"), options)
         self.note = self.cache.attach(self.model.description)

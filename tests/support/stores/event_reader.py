@@ -6,9 +6,9 @@ import msgspec
 import zmq
 
 from domain.id_row import IdRow
-from domain.prefix.told_blocks import BlockEvent, BlocksCleared, BlocksRemoved, BlocksStored, Medium
+from domain.prefix.published_blocks import BlockEvent, BlocksCleared, BlocksRemoved, BlocksStored, Medium
 from tests.support.patience import PATIENCE_S
-from tests.support.stores.told_picture import Picture
+from tests.support.stores.published_picture import Picture
 
 END = b"\xff" * 8
 
@@ -51,7 +51,7 @@ def _as_bytes(hash: bytes | int) -> bytes:
     return hash if isinstance(hash, bytes) else hash.to_bytes(8, "big")
 
 
-def told(event: BlockStored | BlockRemoved | AllBlocksCleared) -> BlockEvent:
+def published(event: BlockStored | BlockRemoved | AllBlocksCleared) -> BlockEvent:
     """The event as the domain has it."""
     match event:
         case BlockStored():
@@ -128,5 +128,5 @@ class EventReader:
     def _apply(self, payload: bytes) -> None:
         batch = msgspec.msgpack.decode(payload, type=EventBatch)
         assert batch.data_parallel_rank is None
-        self.batches.append([told(event) for event in batch.events])
+        self.batches.append([published(event) for event in batch.events])
         self.picture.apply(self.batches[-1])

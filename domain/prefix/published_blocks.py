@@ -1,18 +1,18 @@
-"""The blocks that other programs are told of: those from which this server can resume, as a router may credit them.
+"""The blocks that are published to routers: those from which this server can resume, as a router may credit them.
 
-A consumer of the events knows no snapshots and credits a prompt with every leading block it was told of. So a block is
-told only while a position at or behind its end can be resumed on that chain, and every record before it is here:
+A consumer of the events knows no snapshots and credits a prompt with every leading block that was published. So a block
+is published only while a position at or behind its end can be resumed on that chain and all records before it are here:
 
     records    |--block 0--|--block 1--|--block 2--|       a hybrid with a snapshot at the end of block 1
                                        ^ snapshot
-    told       |--|--|--|--|--|--|--|--|                   of a size of its own, each with a chain hash of its own
+    published  |--|--|--|--|--|--|--|--|                   of a size of its own, each with a chain hash of its own
 
 A record that an image touches is left out as if it were absent, with all that follows it: a key id of an image is no
 token, and a text that shares the tokens before it could not be resumed behind it. A window that has passed a hole may
-be resumed behind it; that is not told.
+be resumed behind it; that is not published.
 
 Blocks end in records: in blocks, and in the partial blocks of snapshots. Several records may hold one, and each place
-is told as a medium. `changes` returns the difference to what it returned before, `state` all of it.
+is published as a medium. `changes` returns the difference to what it returned before, `state` all of it.
 
 Not safe for threads: one thread owns it.
 """
@@ -70,8 +70,8 @@ _MEDIA = ((HOT, Medium.GPU), (PERSISTED, Medium.STORAGE))
 @dataclass(slots=True)
 class _Entry:
     """A record. `is_stop`: its end can be resumed. `num_wanted`: of the records that follow it, those that are wanted.
-    While it is told: `blocks`, which end in it; `last`, the last block at or before its end; `rest`, the tokens from
-    there to its end."""
+    While it is published: `blocks`, which end in it; `last`, the last block at or before its end; `rest`, the tokens
+    from there to its end."""
 
     key: RecordKey
     parent: BlockHash
@@ -79,7 +79,7 @@ class _Entry:
     places: int
     is_stop: bool
     num_wanted: int = 0
-    is_told: bool = False
+    is_published: bool = False
     blocks: Sequence[bytes] = ()
     last: bytes = b""
     rest: IdRow = field(default_factory=IdRow)
@@ -91,22 +91,22 @@ class _Entry:
 
 @dataclass(slots=True)
 class _Block:
-    """A block: tokens of `row` from `start` on. `num_hot`, `num_kept`: the told records that it ends in. `told`: the
-    places that `changes` has returned."""
+    """A block: tokens of `row` from `start` on. `num_hot`, `num_kept`: the published records that it ends in.
+    `published`: the places that `changes` has returned."""
 
     parent: bytes
     row: IdRow
     start: int
     num_hot: int = 0
     num_kept: int = 0
-    told: int = 0
+    published: int = 0
 
     @property
     def held(self) -> int:
         return (HOT if self.num_hot else 0) | (PERSISTED if self.num_kept else 0)
 
 
-class ToldBlocks:
+class PublishedBlocks:
     """The blocks of one namespace. `size`: tokens of a block."""
 
     def __init__(self, namespace: Namespace, rules: ReuseRules, size: int) -> None:
@@ -116,8 +116,8 @@ class ToldBlocks:
         self._following: dict[bytes, set[bytes]] = {}
         self._root_hash = BlockHash(namespace)
         root = BlockKey(namespace, self._root_hash)
-        self._root = _Entry(root, BlockHash(b""), IdRow(), 0, is_stop=False, is_told=True, last=namespace)
-        # A block stands behind its parent: it is told after it, and withdrawn at the latest with it.
+        self._root = _Entry(root, BlockHash(b""), IdRow(), 0, is_stop=False, is_published=True, last=namespace)
+        # A block stands behind its parent: it is published after it, and withdrawn at the latest with it.
         self._blocks: dict[bytes, _Block] = {}
         self._touched: dict[bytes, None] = {}
 
@@ -158,9 +158,9 @@ class ToldBlocks:
         for hash in self._touched:
             block = self._blocks[hash]
             held = block.held
-            came.append((hash, block, held & ~block.told))
-            gone.append((hash, block.told & ~held))
-            block.told = held
+            came.append((hash, block, held & ~block.published))
+            gone.append((hash, block.published & ~held))
+            block.published = held
             if not held:
                 del self._blocks[hash]
         self._touched.clear()
@@ -173,7 +173,7 @@ class ToldBlocks:
 
     def state(self) -> list[BlockEvent]:
         """Returns all that `changes` has returned and not taken back."""
-        return self._stored((hash, block, block.told) for hash, block in self._blocks.items())
+        return self._stored((hash, block, block.published) for hash, block in self._blocks.items())
 
     def _stored(self, came: Iterable[tuple[bytes, _Block, int]]) -> list[BlockEvent]:
         runs: list[tuple[Medium, list[bytes], list[IdRow]]] = []  # the hashes begin with the parent's
@@ -207,9 +207,9 @@ class ToldBlocks:
         return id, entry
 
     def _tell_below(self, id: bytes, entry: _Entry) -> None:
-        """Tells a record and the wanted ones that follow it, if the one before it is told."""
+        """Tells a record and the wanted ones that follow it, if the one before it is published."""
         before = self._before(entry)
-        path = [(id, entry, before)] if before is not None and before.is_told else []
+        path = [(id, entry, before)] if before is not None and before.is_published else []
         while path:
             id, entry, before = path.pop()
             self._tell(entry, before)
@@ -224,12 +224,12 @@ class ToldBlocks:
             if last not in self._blocks:
                 self._blocks[last] = _Block(parent, row, start)
             blocks.append(last)
-        entry.is_told, entry.blocks, entry.last, entry.rest = True, blocks, last, row[num_whole:]
+        entry.is_published, entry.blocks, entry.last, entry.rest = True, blocks, last, row[num_whole:]
         self._hold(entry, 1)
 
     def _withdraw(self, entry: _Entry) -> None:
         self._hold(entry, -1)
-        entry.is_told, entry.blocks, entry.rest = False, (), IdRow()
+        entry.is_published, entry.blocks, entry.rest = False, (), IdRow()
 
     def _hold(self, entry: _Entry, by: int) -> None:
         for hash in entry.blocks:
@@ -239,11 +239,11 @@ class ToldBlocks:
             self._touched[hash] = None
 
     def _remove(self, id: bytes, entry: _Entry) -> None:
-        path = [(id, entry)] if entry.is_told else []
+        path = [(id, entry)] if entry.is_published else []
         while path:
-            told_id, told = path.pop()
-            self._withdraw(told)
-            path += [(below, one) for below, one in self._below(told_id) if one.is_told]
+            published_id, published = path.pop()
+            self._withdraw(published)
+            path += [(below, one) for below, one in self._below(published_id) if one.is_published]
         del self._entries[id]
         self._following[entry.parent].discard(id)
         if not self._following[entry.parent]:
@@ -252,7 +252,7 @@ class ToldBlocks:
         while is_unwanted and (before := self._before(entry)) is not None and before is not self._root:
             before.num_wanted -= 1
             is_unwanted, entry = not before.is_wanted, before
-            if is_unwanted and before.is_told:
+            if is_unwanted and before.is_published:
                 self._withdraw(before)
 
 

@@ -1,14 +1,14 @@
-"""The feed of the KV events: it follows the index of one model and tells which blocks can be resumed (`ToldBlocks`).
+"""The feed of the KV events: it follows the index of one model and finds which blocks can be resumed.
 
-    index ──key that changed──► queue ──publisher's thread──► places and tokens of the record ──► ToldBlocks ──► events
+    index ──changed key──► queue ──publisher's thread──► places and tokens of the record ──► PublishedBlocks ──► events
 
-Whoever changes the index only appends a key. The publisher's thread looks up where the record is by then, and reads its
+A change of the index only appends a key. The publisher's thread looks up where the record is by then, and reads its
 tokens from memory or from the store, so a key that is noted twice is looked up twice and nothing else. A queue that
 becomes too long is dropped, and everything is looked up again.
 
 Events name no model. So one model is followed: the first that is loaded, and later only one of the same name. Other
 namespaces are never followed, those with a salt or an adapter in particular, and no event can come from them. Live
-states are not told: one request can take each, and what they hold is in the hot tier or in the store as well.
+states are not published: one request can take each, and what they hold is in the hot tier or in the store as well.
 """
 
 from collections import deque
@@ -18,8 +18,8 @@ from itertools import islice
 from application.services.prefix.tiers import PrefixTiers
 from domain.ids import GroupIndex
 from domain.prefix.index import PrefixIndex, ReuseRules
+from domain.prefix.published_blocks import BlockEvent, BlocksCleared, PublishedBlocks
 from domain.prefix.record import NamespaceInfo, RecordKey
-from domain.prefix.told_blocks import BlockEvent, BlocksCleared, ToldBlocks
 
 MAX_NOTED = 65_536
 """Changes that wait for the publisher's thread; with more, all is looked up again."""
@@ -29,7 +29,7 @@ KEYS_AT_ONCE = 256
 _NO_STATE = frozenset[GroupIndex]()
 
 
-class BlockNews:
+class BlockFeed:
     """The feed. `follow` belongs to the compute thread, `changes` and `state` to the publisher's. `block_size`: of the
     announced blocks."""
 
@@ -42,7 +42,7 @@ class BlockNews:
         # Of the publisher's thread. The epoch is held, or the index of an idle namespace might be forgotten.
         self._epoch: PrefixIndex | None = None
         self._rules: ReuseRules | None = None
-        self._told: ToldBlocks | None = None
+        self._published: PublishedBlocks | None = None
         self._todo: dict[RecordKey, None] = {}
 
     def follow(self, info: NamespaceInfo, rules: ReuseRules) -> None:
@@ -59,37 +59,45 @@ class BlockNews:
         events: list[BlockEvent] = []
         if (followed := self._followed(events)) is None:
             return events
-        epoch, told = followed
+        epoch, published = followed
         if self._has_lost:
             self._noted.clear()
             self._has_lost = False
-            self._todo |= dict.fromkeys(told.keys()) | dict.fromkeys(self._tiers.indexes.keys(epoch))
+            self._todo |= dict.fromkeys(published.keys()) | dict.fromkeys(self._tiers.indexes.keys(epoch))
         while self._noted and len(self._todo) < KEYS_AT_ONCE:
             self._todo[self._noted.popleft()] = None
         keys = list(islice(self._todo, KEYS_AT_ONCE))
         for key in keys:
             del self._todo[key]
-        self._look_up(told, keys)
-        return [*events, *told.changes()]
+        self._look_up(published, keys)
+        return [*events, *published.changes()]
 
     def state(self) -> Sequence[BlockEvent]:
-        return [BlocksCleared(), *(self._told.state() if self._told is not None else ())]
+        return [BlocksCleared(), *(self._published.state() if self._published is not None else ())]
 
-    def _followed(self, events: list[BlockEvent]) -> tuple[PrefixIndex, ToldBlocks] | None:
+    def _followed(self, events: list[BlockEvent]) -> tuple[PrefixIndex, PublishedBlocks] | None:
         """Returns what is followed now; begins anew with another model or epoch. None before the first."""
         if self._wanted is None:
             return None
         info, rules = self._wanted
-        epoch, told = self._epoch, self._told
-        if epoch is None or told is None or epoch.is_over or (epoch.namespace, self._rules) != (info.namespace, rules):
+        epoch, published = self._epoch, self._published
+        if (
+            epoch is None
+            or published is None
+            or epoch.is_over
+            or (epoch.namespace, self._rules) != (info.namespace, rules)
+        ):
             if epoch is not None:
                 epoch.note_changed = None
             self._epoch = epoch = self._tiers.indexes.epoch(info)
-            self._rules, self._told = rules, (told := ToldBlocks(info.namespace, rules, self._block_size))
+            self._rules, self._published = (
+                rules,
+                (published := PublishedBlocks(info.namespace, rules, self._block_size)),
+            )
             self._todo.clear()
             epoch.note_changed, self._has_lost = self._note, True
             events.append(BlocksCleared())
-        return epoch, told
+        return epoch, published
 
     def _note(self, key: RecordKey) -> None:
         """Called by the index, with its lock held."""
@@ -100,11 +108,11 @@ class BlockNews:
         else:
             self._has_lost = True
 
-    def _look_up(self, told: ToldBlocks, keys: Sequence[RecordKey]) -> None:
+    def _look_up(self, published: PublishedBlocks, keys: Sequence[RecordKey]) -> None:
         writer, fresh = self._tiers.store.writer, dict[RecordKey, int]()
         for key, places in zip(keys, self._tiers.indexes.places(keys), strict=True):
-            if not places or told.knows(key):
-                told.move(key, places)
+            if not places or published.knows(key):
+                published.move(key, places)
             else:
                 fresh[key] = places
         found = dict(zip(fresh, self._tiers.hot.get(list(fresh)), strict=True))
@@ -113,4 +121,4 @@ class BlockNews:
             found |= zip(absent, writer.get(absent, [_NO_STATE] * len(absent)), strict=True)
         for key, record in found.items():
             if record is not None:  # else it went meanwhile, which is noted, or it cannot be read
-                told.add(record, fresh[key])
+                published.add(record, fresh[key])

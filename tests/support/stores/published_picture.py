@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable
 
-from domain.prefix.told_blocks import BlockEvent, BlocksRemoved, BlocksStored, Medium
+from domain.prefix.published_blocks import BlockEvent, BlocksRemoved, BlocksStored, Medium
 
 
 class Picture:
-    """`blocks`: the token prefixes that end with a told block, each with the media that it was told of."""
+    """`blocks`: the token prefixes that end with a published block, each with the media that it was published with."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -18,7 +18,7 @@ class Picture:
             match event:
                 case BlocksStored():
                     assert len(event.token_ids) == self._size * len(event.hashes) > 0
-                    path = () if event.parent is None else self._paths[event.parent]  # a parent is told before
+                    path = () if event.parent is None else self._paths[event.parent]  # a parent is published before
                     for at, hash in enumerate(event.hashes):
                         path += tuple(event.token_ids[at * self._size : (at + 1) * self._size])
                         assert self._paths.setdefault(hash, path) == path

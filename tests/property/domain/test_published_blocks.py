@@ -1,4 +1,4 @@
-"""Random histories of an index: what a subscriber was told is what can be resumed, after losses and late joins too."""
+"""Random histories of an index: a subscriber knows what can be resumed, after losses and late joins too."""
 
 from collections.abc import Sequence
 from random import Random
@@ -11,10 +11,10 @@ from domain.ids import BlockHash
 from domain.prefix.hashing import BlockChain
 from domain.prefix.index import HOT, PERSISTED, QUEUED, STORED, PrefixIndex, ReuseRules
 from domain.prefix.prompt_content import BlockGrid, EncodedPrompt, MediaSpan
+from domain.prefix.published_blocks import BlocksCleared, Medium, PublishedBlocks
 from domain.prefix.record import BlockKey, Namespace, NamespaceInfo, Record, RecordKey
-from domain.prefix.told_blocks import BlocksCleared, Medium, ToldBlocks
 from tests.support.effort import drawn
-from tests.support.stores.told_picture import Picture
+from tests.support.stores.published_picture import Picture
 
 ROOT, BLOCK = Namespace(b"r" * 32), 4
 INFO = NamespaceInfo(ROOT, "toy", "{}")
@@ -29,7 +29,7 @@ class History:
         layout = random.choice((ATTENTION, HYBRID, WINDOWED))
         self.rules = ReuseRules.of(layout, BlockGrid(BLOCK, 8, is_exact=random.random() < 0.25))
         self.size = random.choice((1, 2, 3, 4, 6, 8, 12))
-        self.index, self.told = PrefixIndex(INFO), ToldBlocks(ROOT, self.rules, self.size)
+        self.index, self.published = PrefixIndex(INFO), PublishedBlocks(ROOT, self.rules, self.size)
         self.noted: dict[RecordKey, None] = {}
         self.index.note_changed = lambda key: self.noted.setdefault(key)
         self.prompts = self._prompts()
@@ -48,10 +48,10 @@ class History:
         """The publisher's thread looks up what was noted."""
         for key in self.noted:
             places = self.index.places(key)
-            if self.told.knows(key) or not places:
-                self.told.move(key, places)
+            if self.published.knows(key) or not places:
+                self.published.move(key, places)
             else:
-                self.told.add(self.records[key], places)
+                self.published.add(self.records[key], places)
         self.noted.clear()
 
     def resumable(self) -> dict[tuple[int, ...], set[Medium]]:
@@ -110,32 +110,32 @@ def test_a_subscriber_knows_what_can_be_resumed(part: int) -> None:
                 history.change()
             if history.random.random() < 0.5:  # else several changes are looked up at once
                 history.look_up()
-            events = history.told.changes() if history.random.random() < 0.7 else []
+            events = history.published.changes() if history.random.random() < 0.7 else []
             steady.apply(events)
             if history.random.random() < 0.3:
                 has_lost = has_lost or bool(events)
             else:  # it notices the gap at the next batch
-                lossy.apply([BlocksCleared(), *history.told.state()] if has_lost else events)
+                lossy.apply([BlocksCleared(), *history.published.state()] if has_lost else events)
                 has_lost = False
         history.look_up()
-        last = history.told.changes()
+        last = history.published.changes()
         steady.apply(last)
-        lossy.apply([BlocksCleared(), *history.told.state()] if has_lost else last)
+        lossy.apply([BlocksCleared(), *history.published.state()] if has_lost else last)
         late = Picture(history.size)
-        late.apply([BlocksCleared(), *history.told.state()])
+        late.apply([BlocksCleared(), *history.published.state()])
         expected = history.resumable()
         assert steady.blocks == expected, f"seed {part} {seed}"
         assert late.blocks == lossy.blocks == expected, f"seed {part} {seed}"
-        assert not history.told.changes()
+        assert not history.published.changes()
 
 
 def test_nothing_is_kept_of_what_went() -> None:
     history = History(Random("all"))
     history.index.add(history.records, HOT)
     history.look_up()
-    assert history.told.changes()
+    assert history.published.changes()
     history.index.remove_all(HOT)
     history.look_up()
-    history.told.changes()
-    assert not history.told.keys()
-    assert not [name for name, value in vars(history.told).items() if isinstance(value, dict) and value]
+    history.published.changes()
+    assert not history.published.keys()
+    assert not [name for name, value in vars(history.published).items() if isinstance(value, dict) and value]
